@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/ring_advice.h"
 #include "moonhalo/engine/forecast/step_hindrances.h"
@@ -327,9 +328,9 @@ class Clocks {
     if (!machine_.measured) notes.push_back("'" + machine_.name + "' was written by hand, not measured");
     if (!machine_.quiet) notes.push_back("'" + machine_.name + "' was measured while other programs ran");
     if (costs_.ranks_per_core() > 1 && backend_ == "mpi")
-      notes.emplace_back(
-          "more ranks than cores: MPI's waits take cores from the ranks that compute, so the time is not "
-          "predicted; these are shares of the cores alone");
+      notes.push_back(plural(costs_.ranks_of_host(), "rank") + " share " + plural(machine_.host.cores, "core") +
+                      ": ranks that wait in MPI take cores from those that compute, which is not predicted; the "
+                      "real step is longer");
     std::set<std::string> unknown;
     for (const StepCosts* one : costs) unknown.insert(one->unknown().begin(), one->unknown().end());
     for (const std::string& name : unknown)

@@ -53,8 +53,8 @@ constexpr int64_t kTimedSteps = 7;
 
 // Ranks that run are checked as they are.
 std::string backend_of_plan(const PlanWanted& wanted, const std::optional<Machine>& machine, int ranks) {
+  if (wanted.checks) return fitting_backend(detect_launch());
   if (!wanted.backend.empty()) return wanted.backend;
-  if (wanted.checks && (!machine || machine->device.kind == "cpu")) return fitting_backend(detect_launch());
   return machine ? usual_backend(*machine, ranks) : "mpi";
 }
 
@@ -82,6 +82,14 @@ std::optional<OperatorTimes> open_operator_times(const PlanWanted& wanted, const
   return times;
 }
 
+// A real run says nothing of ranks that communicate in another way.
+void check_backend_runs(const PlanWanted& wanted) {
+  const std::string runs = fitting_backend(detect_launch());
+  if (wanted.backend.empty() || wanted.backend == runs) return;
+  throw UsageError("plan --check: the real run communicates by " + runs + "\n  have  --backend " + wanted.backend +
+                   "\n  fix   leave --backend out; `mpirun -n 2 moonhalo plan SCRIPT --check` checks those of MPI");
+}
+
 // The ranks of a launcher check themselves; else rank threads do.
 void set_checked_ranks(PlanWanted& wanted) {
   const Launch launch = detect_launch();
@@ -92,6 +100,7 @@ void set_checked_ranks(PlanWanted& wanted) {
                        "\n  fix   leave --ranks out under a launcher; without one ranks are threads");
     wanted.ranks = {launch.size};
   }
+  check_backend_runs(wanted);
   for (const int ranks : wanted.ranks) {
     if (ranks > kMostChecked)
       throw UsageError("plan --check: " + plural(ranks, "rank") + " do not run on this machine\n  have  --ranks " +
@@ -129,8 +138,7 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
   options.ranks = ranks;
   options.root_facts = std::make_shared<RootFacts>();
   const std::string backend = backend_of_plan(wanted, machine, ranks);
-  const std::string run_by = wanted.checks ? fitting_backend(detect_launch()) : backend;
-  if (machine || wanted.checks) options.simulated = run_by;
+  if (machine || wanted.checks) options.simulated = backend;
   SearchProgress progress([&](const std::string& text) {
     std::fprintf(stderr, "moonhalo: plan: %s: %s\n", plural(ranks, "rank").c_str(), text.c_str());
   });
@@ -142,7 +150,10 @@ RanksPlan plan_of(const PlanWanted& wanted, int ranks, const std::optional<Machi
     });
   };
   RanksPlan plan = summarize_ranks(ranks, find_kinds(ranks, run_ranks, wanted.drawn));
+  plan.backend = backend;
   if (!machine) return plan;
+  plan.hosts.ranks = Costs(*machine, backend, ranks).ranks_of_host();
+  if (machine->device.kind == "cpu") plan.hosts.cores = machine->host.cores;
   plan.backend_memory = std::llround(machine->memory_of_backend(backend));
   Machine with_operators = *machine;  // operators take other times on other numbers of ranks
   int64_t unsteady = 0;

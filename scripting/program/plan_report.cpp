@@ -38,12 +38,27 @@ std::string steps_text(const RanksPlan& plan) {
 
 std::string kinds_text(const RanksPlan& plan) {
   std::string text =
-      plural(std::ssize(plan.kinds), "kind") + " of ranks, " + plural(std::ssize(plan.found.run), "rank") + " run";
+      plural(std::ssize(plan.kinds), "kind") + " of ranks, by " + plural(std::ssize(plan.found.run), "dry run");
   if (plan.found.checked == 0) return text;
   text += ", " + std::to_string(plan.found.checked) + " of them drawn to compare";
   if (!plan.found.unlike.empty())
     text += ": " + plural(std::ssize(plan.found.unlike), "rank") + " not as its kind, so other ranks are nearly right";
   return text;
+}
+
+// Says where the ranks are and what sends their messages. One rank alone sends none.
+std::string assumed_line(const PlanSubject& subject, const RanksPlan& plan) {
+  std::string text;
+  if (plan.time) {
+    const int64_t hosts = (plan.ranks + plan.hosts.ranks - 1) / plan.hosts.ranks;
+    text = "'" + subject.machine + "': " + plural(std::min(plan.ranks, plan.hosts.ranks), "rank") + " on " +
+           (hosts > 1 ? "each of " + plural(hosts, "host") : "a host") +
+           (plan.hosts.cores > 0 ? " of " + plural(plan.hosts.cores, "core") : "");
+  }
+  if (plan.ranks > 1)
+    text += (text.empty() ? "" : "; ") + std::string("ranks are ") +
+            (plan.backend == "threads" ? "threads of one process" : "processes; messages by " + plan.backend);
+  return text.empty() ? "" : "  assumed        " + text + "\n";
 }
 
 std::string memory_lines(const RanksPlan& plan, int64_t base) {
@@ -62,7 +77,8 @@ std::string memory_lines(const RanksPlan& plan, int64_t base) {
             (held.before ? "before the step" : "in " + place_text(tape, held.module, held.phase));
   }
   text += "\n  resident       " + bytes_text(plan.resident(most, base)) +
-          " with libraries, generated code and free memory (" + bytes_text(base) + " of each process" +
+          " with libraries, generated code and free memory (" + bytes_text(base) +
+          (plan.backend == "threads" ? " of the process, which all ranks share" : " of each process") +
           (plan.backend_memory > 0 ? ", " + bytes_text(plan.backend_memory) + " of MPI" : "") + ")\n";
   return text;
 }
@@ -141,6 +157,7 @@ std::string table(const std::vector<RanksPlan>& plans, int64_t base) {
     return largest;
   };
   row("ranks", [](const RanksPlan& plan) { return std::to_string(plan.ranks); });
+  if (plans.front().time) row("messages by", [](const RanksPlan& plan) { return plan.backend; });
   row("memory, largest rank", [](const RanksPlan& plan) { return bytes_text(plan.largest().peak); });
   row("memory, smallest rank", [](const RanksPlan& plan) { return bytes_text(plan.smallest().peak); });
   row("resident, largest", [&](const RanksPlan& plan) { return bytes_text(plan.resident(plan.largest(), base)); });
@@ -283,7 +300,7 @@ RanksPlan summarize_ranks(int64_t ranks, RankKinds found) {
 std::string ranks_text(const PlanSubject& subject, const RanksPlan& plan) {
   std::string text = std::filesystem::path(subject.script).filename().string() + " on " + plural(plan.ranks, "rank") +
                      ": " + mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
-  text += "  kinds          " + kinds_text(plan) + "\n";
+  text += "  kinds          " + kinds_text(plan) + "\n" + assumed_line(subject, plan);
   text += time_lines(plan) + memory_lines(plan, subject.base) + sent_lines(plan);
   if (plan.check) text += check_text(plan, *plan.check);
   text += limit_lines("  memory first", plan.memory) + limit_lines("  messages first", plan.messages) +
@@ -307,6 +324,7 @@ std::string plan_json(const PlanSubject& subject, const std::vector<RanksPlan>& 
     Json kinds = Json::array();
     for (size_t k = 0; k < plan.kinds.size(); ++k) kinds.push_back(kind_json(plan, k, subject.base));
     all["plans"].push_back({{"ranks", plan.ranks},
+                            {"backend", plan.backend},
                             {"mesh", plan.found.tapes.mesh},
                             {"mesh_dims", plan.found.tapes.mesh_dims},
                             {"ran", plan.found.run},

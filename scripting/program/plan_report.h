@@ -25,7 +25,14 @@ struct RanksPlan {
   struct Limit {
     std::string what, fix;
   };
+  /// The hosts of a forecast.
+  struct Hosts {
+    int64_t ranks = 1;  ///< of one host
+    int64_t cores = 0;  ///< of one host; 0 where ranks compute on devices
+  };
   int64_t ranks = 1;
+  std::string backend = "mpi";  ///< what sends the messages; ranks are processes, but for "threads"
+  Hosts hosts;                  ///< where there is a forecast
   RankKinds found;
   std::vector<Kind> kinds;              ///< by position in found.tapes.kinds
   std::vector<VerbCounts> counts;       ///< of each rank

@@ -275,7 +275,8 @@ TEST(Clocks, X14_MoreRanksThanCoresShareThem) {
   const RankTapes tapes = one_kind(rank, 4);
 
   EXPECT_TIME(forecast_step(machine, tapes, "threads").step, 2e-3);
-  EXPECT_THAT(all_of(forecast_step(machine, tapes, "mpi")), HasSubstr("more ranks than cores"));
+  EXPECT_THAT(all_of(forecast_step(machine, tapes, "mpi")),
+              HasSubstr("4 ranks share 2 cores: ranks that wait in MPI take cores"));
   machine.host.cores = 8;  // two cores for each, slower beside each other
   machine.neighbours[8]["product"] = 1.5;
   EXPECT_TIME(forecast_step(machine, tapes, "threads").step, 1e-3 / 2 * 1.5);

@@ -221,6 +221,10 @@ TEST_F(PlanCheck, X14_OptionsThatDoNotFitAreRefused) {
   EXPECT_EQ(check(training(""), {"--ranks", "65"}).status, kWrongUsage);
   EXPECT_EQ(check(training(""), {"--within", "20%"}).status, kWrongUsage);
   EXPECT_THAT(check(training(""), {"--machine", "h100", "--within", "fast"}).err, HasSubstr("'fast' is not a share"));
+  const Result other = check(training(""), {"--machine", "h100", "--backend", "mpi"});
+  EXPECT_EQ(other.status, kWrongUsage);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("plan --check: the real run communicates by threads\n  have  --backend mpi"),
+                               HasSubstr("\n  fix   leave --backend out")));
 }
 
 TEST_F(PlanCheck, X14_AScriptWithTooFewStepsForATimeSaysHowMany) {

@@ -245,7 +245,7 @@ TEST_F(PlanCommand, X14_ResidentMemoryHasThatOfMpi) {
     EXPECT_EQ(kind["resident"].get<int64_t>(),
               kind["peak"].get<int64_t>() * 11 / 10 + all["base_resident"].get<int64_t>() + (mpi ? 100000000 : 0));
     EXPECT_THAT(plan.out, mpi ? HasSubstr(" of each process, 100.0 MB of MPI)")
-                              : HasSubstr(" of each process)"));
+                              : HasSubstr(" of the process, which all ranks share)"));
   }
 }
 

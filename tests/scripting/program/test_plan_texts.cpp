@@ -70,9 +70,9 @@ TEST(PlanTexts, X14_MemoryFromOutsideOfModulesHasARemedyOfItsOwn) {
                     HasSubstr("90 B (90 %) were made in forward, the most of it outside of modules: 60 B (60 %)\n")));
   EXPECT_THAT(outside.memory.at(0).fix, AllOf(HasSubstr("mh.checkpoint(fn, ...)"), Not(HasSubstr("pattern"))));
 
-  RanksPlan inside = plan_of({{.module = 0, .phase = Phase::kForward, .bytes = 30},
-                              {.module = 1, .phase = Phase::kForward, .bytes = 60}},
-                             Phase::kBackward);
+  RanksPlan inside = plan_of(
+      {{.module = 0, .phase = Phase::kForward, .bytes = 30}, {.module = 1, .phase = Phase::kForward, .bytes = 60}},
+      Phase::kBackward);
   find_limits(inside);
   EXPECT_THAT(report(inside), HasSubstr("the peak is in backward, outside of modules; held then: "));
   EXPECT_THAT(inside.memory.at(0).fix, HasSubstr("mh.checkpoint_modules(net, pattern)"));
@@ -93,6 +93,31 @@ TEST(PlanTexts, X14_CallsThatSendAreThoseOfARank) {
 
   EXPECT_THAT(report(plan), HasSubstr("  sent           800 B in 4 messages by rank 0\n"
                                       "                 calls of that rank: 2 all_reduce\n"));
+}
+
+TEST(PlanTexts, X14_WhatIsAssumedOfTheRanksIsThere) {
+  RanksPlan plan = plan_of({}, Phase::kForward, 4);
+  EXPECT_THAT(report(plan), AllOf(HasSubstr("  assumed        ranks are processes; messages by mpi\n"),
+                                  HasSubstr("(0 B of each process)")));
+  plan.backend = "threads";
+  EXPECT_THAT(report(plan), AllOf(HasSubstr("  assumed        ranks are threads of one process\n"),
+                                  HasSubstr("(0 B of the process, which all ranks share)")));
+  plan.time = forecast(0.1);
+  plan.hosts = {.ranks = 4, .cores = 2};
+  const PlanSubject here{"train.lua", "here"};
+  EXPECT_THAT(ranks_text(here, plan),
+              HasSubstr("  assumed        'here': 4 ranks on a host of 2 cores; ranks are threads of one process\n"));
+  plan.backend = "nccl";
+  plan.hosts = {.ranks = 2};
+  EXPECT_THAT(
+      ranks_text(here, plan),
+      HasSubstr("  assumed        'here': 2 ranks on each of 2 hosts; ranks are processes; messages by nccl\n"));
+  RanksPlan one = plan_of({});
+  EXPECT_THAT(report(one), Not(HasSubstr("assumed")));
+  one.time = forecast(0.1);
+  EXPECT_THAT(ranks_text(here, one), HasSubstr("  assumed        'here': 1 rank on a host\n"));
+  EXPECT_THAT(comparison_text(here, {one, plan}), HasSubstr("  messages by                    mpi        nccl\n"));
+  EXPECT_THAT(comparison_text({"train.lua"}, {plan_of({}), plan_of({})}), Not(HasSubstr("messages by")));
 }
 
 // The report of --check of one rank: 100 bytes and no messages are planned.
@@ -118,7 +143,8 @@ TEST(PlanTexts, X14_EachMissOfACheckHasARemedy) {
   EXPECT_THAT(check_report(sends), HasSubstr("1 message, 8 bytes\n                 fix   "));
   RealRank slow = right;
   slow.seconds = {0.5, 0.5};
-  EXPECT_THAT(check_report(slow, 0.2), AllOf(HasSubstr("more than --within\n"), HasSubstr("measured\n                 fix   ")));
+  EXPECT_THAT(check_report(slow, 0.2),
+              AllOf(HasSubstr("more than --within\n"), HasSubstr("measured\n                 fix   ")));
   EXPECT_THAT(check_report(slow), Not(HasSubstr(" fix ")));
 }
 
