@@ -211,11 +211,12 @@ class StepReplay {
   int64_t runs_ = 0;
 };
 
-// The largest of all ranks. True of all ranks if it is of one.
-double largest(Communicator& group, double value) {
-  at::Tensor shared = at::full({1}, value, at::kDouble);
+// The largest of each of the values over all ranks.
+std::vector<double> largest(Communicator& group, const std::vector<double>& values) {
+  at::Tensor shared = at::tensor(values, at::kDouble);
   group.all_reduce(shared, ReduceOp::kMax);
-  return shared.item<double>();
+  const auto* const all = shared.const_data_ptr<double>();
+  return {all, all + shared.numel()};
 }
 
 bool agree(const std::vector<double>& sums) {
@@ -249,7 +250,7 @@ ReplayTimes replay_step(Communicator& group, const StepCalls& step, const std::u
   for (int count = 1; count <= kMostReplays; ++count) {
     group.barrier();
     sums.push_back(replay.run());
-    const double elapsed = largest(group, seconds_since(start));
+    const double elapsed = largest(group, {seconds_since(start)}).front();
     if (count >= kLeastReplays && elapsed > seconds) break;
     if (count >= kLeastOfLong && elapsed > kLongSeconds) break;
   }
@@ -260,16 +261,20 @@ ReplayTimes replay_step(Communicator& group, const StepCalls& step, const std::u
     if (event.kind == Event::kCalled && !left_out.contains(event.call.key)) all[event.call.key] = kNone;
   }
   for (const auto& [key, time] : mine) all[key] = time;
+  std::vector<double> values{agree(sums) ? 0.0 : 1.0};
+  for (const auto& [key, time] : all) values.push_back(time);
+  const std::vector<double> slowest = largest(group, values);
+  found.stable = slowest.front() == 0;
+  size_t next = 1;
   for (const auto& [key, time] : all) {
-    const double slowest = largest(group, time);
+    const double seconds_of_key = slowest[next++];
     const auto failed = replay.failed().find(key);
-    if (slowest < kNone) {
-      found.seconds[key] = slowest;
+    if (seconds_of_key < kNone) {
+      found.seconds[key] = seconds_of_key;
     } else {
       found.failed[key] = failed == replay.failed().end() ? "it failed on another rank" : failed->second;
     }
   }
-  found.stable = largest(group, agree(sums) ? 0 : 1) == 0;
   return found;
 }
 
