@@ -4,7 +4,7 @@
 --   mh.plot.maps("maps.png", {{data = truth, title = "truth"}, {data = error, colormap = "diverging"}}, {unit = "K"})
 -- A series: y, x (without it 0, 1, 2, ...), label, color, points (a dot at each), line (false for points alone), smooth
 -- (the mean over this many neighbours is drawn, the values stay behind it in pale). Lines: title, xlabel, ylabel,
--- xscale, yscale ("linear" or "log"), xrange, yrange, size {width, height}.
+-- xscale, yscale ("linear" or "log"), xrange, yrange, size {width, height}, xticks (a list).
 -- A panel: data, title, colormap, range, unit, x and y (the coordinates {first, last} of the columns and rows). Maps:
 -- title, columns, colormap, range, unit, aspect (height of a cell over its width), origin ("lower" or "upper": where
 -- row 0 is), size {width}, xlabel, ylabel.
@@ -304,7 +304,7 @@ end
 ---     ... if left out; points draws a dot at each, line = false these alone; smooth draws the mean over this many
 ---     neighbours, with the values pale behind it
 ---   options     table?      {title, xlabel, ylabel, xscale = "linear"|"log", yscale = "linear"|"log", xrange, yrange,
----     size}
+---     size, xticks: the values of x that have a tick}
 ---   returns     nothing
 ---   collective  over all ranks; ShardTensors are gathered
 ---   errors      ValueError: lists of different lengths, or an unknown option

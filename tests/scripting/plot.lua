@@ -4,6 +4,7 @@ local mh = require "moonhalo"
 local testing = require "moonhalo.testing"
 
 local axis = require "moonhalo.plot.axis"
+local lines = require "moonhalo.plot.lines"
 local own_path = require "support.own_path"
 
 local function path(name) return own_path(name .. ".png") end
@@ -33,7 +34,9 @@ function tests.test_ticks_are_round_numbers()
   testing.assert_equal(labels(axis.linear_ticks(-3.2, 7.9, 4)), "\u{2212}2.5 0 2.5 5.0 7.5")
   testing.assert_equal(labels(axis.linear_ticks(0, 3e6, 3)), "0 1e6 2e6 3e6")
   testing.assert_equal(labels(axis.linear_ticks(250, 310, 4)), "260 280 300")
-  testing.assert_equal(labels(axis.log_ticks(1e-3, 1)), "10^\u{2212}3 10^\u{2212}2 10^\u{2212}1 10^0")
+  testing.assert_equal(labels(axis.log_ticks(1e-3, 1)), "0.001 0.01 0.1 1")
+  testing.assert_equal(labels(axis.log_ticks(1, 1e4)), "1 10 100 1000 10000")
+  testing.assert_equal(labels(axis.log_ticks(1e-4, 1)), "10^\u{2212}4 10^\u{2212}3 10^\u{2212}2 10^\u{2212}1 10^0")
   testing.assert_equal(labels(axis.log_ticks(0.02, 0.6)), "0.02 0.05 0.1 0.2 0.5")
   testing.assert_equal(labels(axis.log_ticks(0.4, 0.7)), "0.40 0.45 0.50 0.55 0.60 0.65 0.70")
 end
@@ -68,6 +71,39 @@ function tests.test_lines_and_maps_are_written()
   testing.assert_equal(png_size(path "lines"), {640, 400})
   testing.assert_equal(png_size(path "maps")[1], 800)
   testing.assert_equal(png_size(path "empty"), {1280, 760})
+end
+
+--- The number of places where the first series passes through the box of the legend.
+local function behind_legend(x, y, options)
+  local _, frame = lines.picture({{x = x, y = y, label = "a long label of a curve", points = true}}, options)
+  local count, box = 0, frame.legend
+  for k = 1, #x - 1 do
+    for part = 0, 1, 0.01 do
+      local px = frame.to_x(x[k]) * (1 - part) + frame.to_x(x[k + 1]) * part
+      local py = frame.to_y(y[k]) * (1 - part) + frame.to_y(y[k + 1]) * part
+      if px > box[1] and px < box[3] and py > box[2] and py < box[4] then count = count + 1 end
+    end
+  end
+  return count
+end
+
+function tests.test_a_legend_is_where_no_curve_passes()
+  local size = {760, 560}
+  testing.assert_equal(behind_legend({2, 3, 4}, {460, 780, 1030}, {size = size}), 0)
+  testing.assert_equal(behind_legend({0, 1, 2}, {2, 0, 2}, {size = size}), 0)
+  testing.assert_equal(behind_legend({0, 1, 2, 1, 0}, {0.5, 1, 0.5, 0, 0.5}, {size = size}), 0)
+end
+
+function tests.test_ticks_may_be_given()
+  local function shown(xticks)
+    local _, frame = lines.picture({{x = {1, 8, 512}, y = {1, 2, 3}}}, {xscale = "log", xticks = xticks})
+    return labels(frame.xticks)
+  end
+  testing.assert_equal(shown(nil), "1 10 100")
+  testing.assert_equal(shown{1, 8, 64, 512}, "1 8 64 512")
+  testing.assert_equal(shown{1, 500, 512}, "1 512")  -- numbers do not overlap
+  testing.assert_error(function() lines.picture({{y = {1}}}, {xticks = {"a"}}) end,
+    "plot: xticks has 'a', expected numbers")
 end
 
 --- The pictures of two calls, as the bytes of their files.

@@ -50,19 +50,23 @@ function axis.linear_ticks(low, high, wanted)
   return ticks
 end
 
---- Ticks of a logarithmic scale: powers of ten as {value, "10", exponent}, and between them values without text; over
---- less than two decades 1, 2 and 5 times a power with their numbers, over less than one round numbers.
+local kLeastPlain, kMostPlain = -3, 4  -- exponents of powers that are written as 0.001 to 10000
+
+--- Ticks of a logarithmic scale: powers of ten, as numbers or, where some are very small or large, as {value, "10",
+--- exponent}, and between them values without text; over less than two decades 1, 2 and 5 times a power with their
+--- numbers, over less than one round numbers.
 function axis.log_ticks(low, high)
   if high / low < 6 then return axis.linear_ticks(low, high, 6) end
   local first, last = math.floor(math.log(low, 10) + 1e-9), math.ceil(math.log(high, 10) - 1e-9)
   local ticks, short = {}, math.log(high / low, 10) < 1.7
   local every = math.max(1, math.ceil((last - first) / 8))
+  local plain = math.ceil(math.log(low, 10) - 1e-9) >= kLeastPlain and math.log(high, 10) < kMostPlain + 1
   for exponent = first, last do
     for factor = 1, 9 do
       local value = factor * 10.0 ^ exponent
       if value >= low * (1 - 1e-9) and value <= high * (1 + 1e-9) then
-        if short then
-          local shown = factor == 1 or factor == 2 or factor == 5
+        if short or plain then
+          local shown = factor == 1 or short and (factor == 2 or factor == 5)
           ticks[#ticks + 1] = {value, shown and minus(("%.6g"):format(value)) or nil}
         elseif factor == 1 and exponent % every == 0 then
           ticks[#ticks + 1] = {value, "10", minus(tostring(exponent))}
@@ -71,6 +75,24 @@ function axis.log_ticks(low, high)
         end
       end
     end
+  end
+  return ticks
+end
+
+--- Ticks at these values within [low, high], with their numbers; what would be over the text before has none.
+--- `place(value)` and `width(text)` are in pixels.
+function axis.given_ticks(values, low, high, place, width)
+  local sorted, ticks, last = {}, {}, math.huge
+  for _, value in ipairs(values) do
+    if value >= low and value <= high then sorted[#sorted + 1] = value end
+  end
+  table.sort(sorted, function(a, b) return a > b end)  -- the largest one is the most important
+  for _, value in ipairs(sorted) do
+    local text = minus(("%.6g"):format(value))
+    local half = width(text) / 2
+    local fits = place(value) + half < last - 10
+    table.insert(ticks, 1, {value, fits and text or nil})
+    if fits then last = place(value) - half end
   end
   return ticks
 end

@@ -15,7 +15,7 @@ local tick_text, tick_width = parts.tick_text, parts.tick_width
 local lines = {}
 
 local kSeriesOptions = {"x", "y", "label", "color", "points", "line", "smooth"}
-local kLineOptions = {"title", "xlabel", "ylabel", "xscale", "yscale", "size", "xrange", "yrange"}
+local kLineOptions = {"title", "xlabel", "ylabel", "xscale", "yscale", "size", "xrange", "yrange", "xticks"}
 
 local function read_series(series)
   local all = {}
@@ -33,6 +33,14 @@ local function read_series(series)
       points = one.points or one.line == false, line = one.line ~= false, smooth = one.smooth}
   end
   return all
+end
+
+local function read_ticks(xticks)
+  local values = numbers("plot", xticks)
+  for _, value in ipairs(values) do
+    if math.type(value) == nil then fail("plot: xticks has " .. mh._describe(value) .. ", expected numbers") end
+  end
+  return values
 end
 
 local function limits(series, key, scale, given)
@@ -58,20 +66,44 @@ local function ticks_of(low, high, scale, wanted)
   return axis.linear_ticks(low, high, wanted)
 end
 
---- The corner of the frame where a box covers the fewest points.
-local function quiet_corner(series, to_x, to_y, frame, width, height, gap)
-  local best, fewest
-  for _, corner in ipairs {{1, 0}, {0, 0}, {1, 1}, {0, 1}} do
-    local x = corner[1] == 1 and frame.x1 - width - gap or frame.x0 + gap
-    local y = corner[2] == 1 and frame.y1 - height - gap or frame.y0 + gap
-    local count = 0
-    for _, one in ipairs(series) do
-      for k = 1, #one.x do
-        local px, py = to_x(one.x[k]), to_y(one.y[k])
-        if px > x - gap and px < x + width + gap and py > y - gap and py < y + height + gap then count = count + 1 end
+--- Places along the curves, at most `step` pixels apart, and all points: {x1, y1, x2, y2, ...}.
+local function places_of(series, to_x, to_y, step)
+  local places, kFar = {}, 1e4
+  local function near(pixel) return math.max(-kFar, math.min(kFar, pixel)) end
+  for _, one in ipairs(series) do
+    local before_x, before_y
+    for k = 1, #one.x do
+      local x, y = to_x(one.x[k]), to_y(one.y[k])
+      local good = finite(x) and finite(y)
+      if good then
+        x, y = near(x), near(y)
+        local joined = before_x and one.line
+        local length = joined and ((x - before_x) ^ 2 + (y - before_y) ^ 2) ^ 0.5 or 0
+        local count = math.max(1, math.ceil(length / step))
+        for part = 1, count do
+          local share = part / count
+          places[#places + 1] = joined and before_x + (x - before_x) * share or x
+          places[#places + 1] = joined and before_y + (y - before_y) * share or y
+        end
       end
+      before_x, before_y = good and x or nil, good and y or nil
     end
-    if not fewest or count < fewest then best, fewest = {x, y}, count end
+  end
+  return places
+end
+
+--- The corner of the frame, or the middle of an edge, where a box covers the fewest places of the curves.
+local function quiet_place(series, to_x, to_y, frame, width, height, gap)
+  local places, best, fewest = places_of(series, to_x, to_y, gap), nil, math.huge
+  for _, at in ipairs {{1, 0}, {0, 0}, {1, 1}, {0, 1}, {0.5, 0}, {0.5, 1}, {1, 0.5}, {0, 0.5}} do
+    local x = frame.x0 + gap + at[1] * (frame.x1 - frame.x0 - width - 2 * gap)
+    local y = frame.y0 + gap + at[2] * (frame.y1 - frame.y0 - height - 2 * gap)
+    local count = 0
+    for i = 1, #places, 2 do
+      local px, py = places[i], places[i + 1]
+      if px > x - gap and px < x + width + gap and py > y - gap and py < y + height + gap then count = count + 1 end
+    end
+    if count < fewest then best, fewest = {x, y}, count end
   end
   return best[1], best[2]
 end
@@ -87,7 +119,7 @@ local function draw_legend(canvas, series, to_x, to_y, frame)
   if #labelled == 0 then return end
   local row, pad, key = kTick * 2.2, 14, 30
   local width, height = widest + key + 10 + 2 * pad, #labelled * row + 2 * pad - (row - kTick)
-  local x, y = quiet_corner(series, to_x, to_y, frame, width, height, 14)
+  local x, y = quiet_place(series, to_x, to_y, frame, width, height, 14)
   canvas:fill(x, y, x + width, y + height, kPaper, 0.88)
   canvas:line({x, y, x + width, y, x + width, y + height, x, y + height, x, y}, 1, kGrid)
   for i, one in ipairs(labelled) do
@@ -95,6 +127,7 @@ local function draw_legend(canvas, series, to_x, to_y, frame)
     canvas:line({x + pad, base - kTick / 2, x + pad + key, base - kTick / 2}, 2.6, one.color)
     canvas:text(x + pad + key + 10, base, one.label, kTick, kInk)
   end
+  return {x, y, x + width, y + height}
 end
 
 --- The mean over a centred window of `count` finite values, narrower at the ends.
@@ -153,18 +186,19 @@ local function draw_ticks(canvas, frame, xticks, yticks, to_x, to_y)
 end
 
 --- The picture of the series, nil on ranks that write none. The second result has what places values in it: to_x, to_y,
---- and the corners of the frame, x0, y0, x1, y1, and the width of the picture.
+--- the corners of the frame, x0, y0, x1, y1, those of the box of the legend, the ticks of x, and the width of the
+--- picture.
 function lines.picture(given, options)
   check_options("plot", options, kLineOptions)
   local xscale = arguments.choice("plot", "xscale", options.xscale or "linear", {"linear", "log"})
   local yscale = arguments.choice("plot", "yscale", options.yscale or "linear", {"linear", "log"})
   local series = read_series(given)
+  local given_ticks = options.xticks and read_ticks(options.xticks)
   if mh.run_info().rank ~= 0 then return end
   local width, height = table.unpack(options.size or {1280, 760})
   local x0, x1 = limits(series, "x", xscale, options.xrange)
   if x0 == x1 then x0, x1 = axis.range(x0, x1, xscale) end
   local y0, y1 = limits(series, "y", yscale, options.yrange)
-  local xticks = ticks_of(x0, x1, xscale, math.max(3, width // 140))
   local yticks = ticks_of(y0, y1, yscale, math.max(3, height // 95))
   local widest = 0
   for _, tick in ipairs(yticks) do widest = math.max(widest, tick_width(tick, kTick)) end
@@ -178,6 +212,10 @@ function lines.picture(given, options)
   local function to_x(value) return frame.x0 + along(value) * (frame.x1 - frame.x0) end
   local function to_y(value) return frame.y1 - up(value) * (frame.y1 - frame.y0) end
 
+  local xticks = given_ticks and axis.given_ticks(given_ticks, x0, x1, to_x, function(text)
+    return mh.text_width(text, kTick)
+  end) or ticks_of(x0, x1, xscale, math.max(3, width // 140))
+
   local canvas = mh.canvas(width, height, kPaper)
   draw_frame(canvas, frame, xticks, yticks, to_x, to_y)
   canvas:clip(frame.x0, frame.y0 - 4, frame.x1 + 4, frame.y1 + 1)
@@ -189,8 +227,8 @@ function lines.picture(given, options)
   if options.ylabel then
     canvas:text(20 + kLabel, (frame.y0 + frame.y1) / 2, options.ylabel, kLabel, kInk, 0.5, true)
   end
-  draw_legend(canvas, series, to_x, to_y, frame)
-  frame.to_x, frame.to_y, frame.width = to_x, to_y, width
+  frame.legend = draw_legend(canvas, series, to_x, to_y, frame)
+  frame.to_x, frame.to_y, frame.width, frame.xticks = to_x, to_y, width, xticks
   return canvas, frame
 end
 

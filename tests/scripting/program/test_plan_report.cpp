@@ -233,6 +233,7 @@ local picture, frames = require("moonhalo.internal.plan_picture").of(report)
 print(picture.shape[2], picture.shape[1])
 local left = 0
 for i, frame in ipairs(frames) do
+  for k, ranks in ipairs {"2", "8", "32"} do assert(frame.xticks[k][2] == ranks) end
   for _, plan in ipairs(report.plans) do
     local largest = 0
     for _, kind in ipairs(plan.kinds) do largest = math.max(largest, kind.peak) end
