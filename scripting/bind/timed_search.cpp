@@ -2,6 +2,7 @@
 // The search of mh.parallelize's policy "autodist" by times on a machine.
 #include "moonhalo/engine/forecast/search/division_search.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -94,6 +95,19 @@ class CollectAsNow {
   StateData& state_;
 };
 
+Searched searched(const SearchResult& found) {
+  const auto forecast =
+      std::min_element(found.ranked.begin(), found.ranked.end(), [](const DivisionResult& a, const DivisionResult& b) {
+        const auto key = [](const DivisionResult& one) {
+          return std::pair(one.fate != DivisionResult::Fate::kForecast, one.step);
+        };
+        return key(a) < key(b);
+      });
+  const auto measured = std::count_if(found.ranked.begin(), found.ranked.end(),
+                                      [](const DivisionResult& one) { return one.measured.has_value(); });
+  return {measured, found.best().text(), forecast->division.text()};
+}
+
 /// _search_divisions(options, build) -> the JSON of the result, and its table. build(division) gives the function that
 /// does a step, and the list of trained parameters. Within it and the step the world is the one that the division is
 /// for. Collective.
@@ -125,6 +139,7 @@ int search(lua_State* lua) {
   };
   if (!makes_fakes()) refuse_fakes();
   const SearchResult found = search_divisions(*real, options, build);
+  context(lua).searched = searched(found);
   push(lua, to_json(found));
   push(lua, to_text(found));
   return 2;

@@ -21,6 +21,13 @@
 namespace moonhalo::scripting {
 
 /// The facts that one Lua state has about its run. One per state, a state belongs to one rank and one thread.
+/// What the last search of a script (autodist with a machine) has done on the ranks that run.
+struct Searched {
+  int64_t measured = 0;  ///< divisions whose real steps it took the times of
+  std::string taken;     ///< the division that it took
+  std::string forecast;  ///< the one with the shortest forecast, which a search without real steps takes
+};
+
 struct Context {
   CommunicatorPtr world;  ///< never null; a world of one outside parallel runs
   bool ranks_are_threads = false;
@@ -33,7 +40,8 @@ struct Context {
   std::string run_name;                                       ///< --run, empty when none
   std::string resume;                                         ///< --resume: "latest" or a folder, empty when none
   bool quiet = false;
-  int64_t local_rank = -1;     ///< among the ranks of this host; -1 until local_rank(lua) finds it
+  int64_t local_rank = -1;  ///< among the ranks of this host; -1 until local_rank(lua) finds it
+  Searched searched;
   bool rank_was_lost = false;  ///< set when a CommError reached the script
 
   int64_t rank() const { return world->rank(); }

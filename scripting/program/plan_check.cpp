@@ -147,6 +147,19 @@ std::string checked_counts(const RanksPlan& plan, const RanksCheck& check) {
   return text + fix_line(kOtherWay);
 }
 
+// A search of the real run that measures may take another division than that of the plan.
+std::string checked_search(const RanksCheck& check) {
+  const Searched& searched = check.ranks.front().searched;
+  if (searched.measured == 0) return "";
+  const std::string text = "  check search   the real run measured " + plural(searched.measured, "division") +
+                           " and took '" + searched.taken + "'";
+  if (searched.taken == searched.forecast) return text + ", as the plan did by its forecast\n";
+  return text + "; the plan took '" + searched.forecast + "' by its forecast, so what follows may differ\n" +
+         fix_line(
+             "measure = 0 in pas_config takes forecasts in runs, too; or let a run store its plan (gen_savedir), "
+             "which a plan of the script reads");
+}
+
 std::string checked_memory(const RanksPlan& plan, const RanksCheck& check) {
   const auto [peaks, rank] = compared_peaks(plan, check);
   const auto compared = [](int64_t planned, int64_t measured) {
@@ -210,6 +223,12 @@ std::string checked_time(const RanksPlan& plan, const RanksCheck& check) {
          (lasts_as_planned(plan, check) ? "" : fix_line(kOtherTime));
 }
 
+Json search_json(const RanksCheck& check) {
+  const Searched& searched = check.ranks.front().searched;
+  if (searched.measured == 0) return nullptr;
+  return {{"measured", searched.measured}, {"taken", searched.taken}, {"forecast", searched.forecast}};
+}
+
 Json checked_verbs(const VerbCounts& counts) {
   Json all = Json::object();
   for (size_t verb = 0; verb < counts.size(); ++verb) {
@@ -258,7 +277,8 @@ std::string check_text(const RanksPlan& plan, const RanksCheck& check) {
     resident = "  check resident " + bytes_text(planned) + " planned" + (check.threads ? " of all ranks" : "") + ", " +
                bytes_text(measured) + " measured (" +
                off_in_percent(static_cast<double>(planned), static_cast<double>(measured)) + ")\n";
-  return checked_counts(plan, check) + checked_memory(plan, check) + resident + checked_time(plan, check);
+  return checked_counts(plan, check) + checked_search(check) + checked_memory(plan, check) + resident +
+         checked_time(plan, check);
 }
 
 Json check_json(const RanksPlan& plan, const RanksCheck& check) {
@@ -275,6 +295,7 @@ Json check_json(const RanksPlan& plan, const RanksCheck& check) {
          {"peak_of_step", {{"planned", kind_of_rank(plan, rank).in_step.bytes}, {"measured", real.peak_of_step}}}});
   }
   return {{"ranks", ranks},
+          {"search", search_json(check)},
           {"sends_as_planned", sends_as_planned(plan, check)},
           {"holds_as_planned", holds_as_planned(plan, check)},
           {"lasts_as_planned", lasts_as_planned(plan, check)},

@@ -103,6 +103,7 @@ RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
     found.blocked = {std::max(0.0, world.stats().waited - blocked)};
   }
   if (found.steps < step) found.peak = memory_use().peak;
+  found.searched = context(lua).searched;
   const Tape tape = tapes.take();
   found.counts = recorded_counts(tape);
   found.peak_of_step = peak_of(tape).bytes;
@@ -112,8 +113,9 @@ RealRank run_rank_for_real(lua_State* lua, int64_t step, int64_t timed) {
 std::string real_rank_text(const RealRank& rank) {
   Json counts = Json::array();
   for (const VerbCount& count : rank.counts) counts.push_back({count.calls, count.messages, count.bytes});
-  return Json{rank.steps,    counts,       rank.peak,      rank.peak_of_step,
-              rank.resident, rank.seconds, rank.processor, rank.blocked}
+  const Json searched{rank.searched.measured, rank.searched.taken, rank.searched.forecast};
+  return Json{rank.steps,   counts,         rank.peak,    rank.peak_of_step, rank.resident,
+              rank.seconds, rank.processor, rank.blocked, searched}
       .dump();
 }
 
@@ -125,6 +127,7 @@ RealRank real_rank_of(const std::string& text) {
   rank.seconds = all[5].get<std::vector<double>>();
   rank.processor = all[6].get<std::vector<double>>();
   rank.blocked = all[7].get<std::vector<double>>();
+  rank.searched = {all[8][0], all[8][1], all[8][2]};
   return rank;
 }
 

@@ -15,6 +15,7 @@ struct RealRank {
   VerbCounts counts{};       ///< of the step that is looked at, or of the whole script if it has no steps
   int64_t peak = 0;          ///< bytes of tensors, from the start of the script to the end of that step
   int64_t peak_of_step = 0;  ///< within the step
+  Searched searched;         ///< by the script; none measured: it did not search, or took the shortest forecast
   int64_t resident = 0;      ///< bytes that the process grew by at its peak; rank threads share it
   /// Seconds of each timed step: wall time, processor time of the rank's thread, time inside of collectives.
   std::vector<double> seconds, processor, blocked;

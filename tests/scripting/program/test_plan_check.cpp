@@ -62,6 +62,15 @@ class PlanCheck : public ::testing::Test {
   }
   Json json() const { return Json::parse(std::ifstream(folder_ / "plan.json")); }
   std::string path(const char* name) const { return folder_ / name; }
+  // A machine file of this host.
+  std::string here() const {
+    Machine here = read_machine("epyc");
+    here.measured = true;
+    here.host.cores = usable_core_count();
+    here.host.processor = processor_model();
+    write_machine(here, path("here.json"));
+    return path("here.json");
+  }
 
  private:
   moonhalo::testing::Folder folder_;
@@ -259,14 +268,32 @@ TEST_F(PlanCheck, X14_AForecastForAnotherMachineIsRefused) {
   }
 }
 
-TEST_F(PlanCheck, X14_AForecastForThisMachineIsCompared) {
-  Machine here = read_machine("epyc");
-  here.measured = true;
-  here.host.cores = usable_core_count();
-  here.host.processor = processor_model();
-  write_machine(here, path("here.json"));
+// Steps are mostly starts of operators, whose number is about the same in all divisions: real steps decide.
+TEST_F(PlanCheck, X14_ASearchThatMeasuresIsNamed) {
+  const Result result = check(R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local net = nn.Sequential(nn.Conv2d(3, 8, 3, {padding = 1}), nn.GELU(), nn.Conv2d(8, 1, 3, {padding = 1}))
+local config = mh.ComputeConfig{plan_ngpus = 2, pas_config = {machine = ")" +
+                                  here() +
+                                  R"("}}
+mh.parallelize(net, {x = mh.zeros{8, 3, 16, 16}}, "autodist", config)
+local optimizer = mh.optim.SGD(net:parameters(), {lr = 0.1})
+for _ = 1, 100 do
+  optimizer:zero_grad()
+  net(mh.zeros{8, 3, 16, 16}):square():mean():backward()
+  optimizer:step()
+end
+)",
+                              {"--ranks", "2"});
 
-  const Result result = check(training(""), {"--machine", path("here.json"), "--no-measure"});
+  EXPECT_THAT(result.out, ::testing::ContainsRegex("  check search   the real run measured [23] divisions and took '"))
+      << result.err;
+  EXPECT_GE(json()["plans"][0]["check"]["search"]["measured"], 2);
+}
+
+TEST_F(PlanCheck, X14_AForecastForThisMachineIsCompared) {
+  const Result result = check(training(""), {"--machine", here(), "--no-measure"});
 
   EXPECT_EQ(result.status, kDone) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr(" ms forecast, "));

@@ -141,6 +141,15 @@ TEST(PlanTexts, X14_EachMissOfACheckHasARemedy) {
   RealRank sends = right;
   sends.counts[0] = {1, 1, 8};
   EXPECT_THAT(check_report(sends), HasSubstr("1 message, 8 bytes\n                 fix   "));
+  RealRank other = right;
+  other.searched = {3, "data 2", "rows 2"};
+  EXPECT_THAT(check_report(other),
+              HasSubstr("  check search   the real run measured 3 divisions and took 'data 2'; the "
+                        "plan took 'rows 2' by its forecast, so what follows may differ\n"
+                        "                 fix   measure = 0 in pas_config"));
+  other.searched.forecast = "data 2";
+  EXPECT_THAT(check_report(other),
+              AllOf(HasSubstr("took 'data 2', as the plan did by its forecast\n"), Not(HasSubstr(" fix "))));
   RealRank slow = right;
   slow.seconds = {0.5, 0.5};
   EXPECT_THAT(check_report(slow, 0.2),
