@@ -47,7 +47,7 @@ SearchOptions read_search(lua_State* lua, int index) {
   options.units = given.get_int("units", 1);
   options.units_store = given.get_bool("units_store", false);
   options.memory_limit = given.get_int("memory_limit", 0);
-  if (!context(lua).quiet) {
+  if (context(lua).shows_searches) {
     options.progress = [](const std::string& text) {
       std::fprintf(stderr, "parallelize: autodist: %s\n", text.c_str());
     };

@@ -40,7 +40,8 @@ struct Context {
   std::string run_name;                                       ///< --run, empty when none
   std::string resume;                                         ///< --resume: "latest" or a folder, empty when none
   bool quiet = false;
-  int64_t local_rank = -1;  ///< among the ranks of this host; -1 until local_rank(lua) finds it
+  bool shows_searches = true;  ///< on stderr, where a search is
+  int64_t local_rank = -1;     ///< among the ranks of this host; -1 until local_rank(lua) finds it
   Searched searched;
   bool rank_was_lost = false;  ///< set when a CommError reached the script
 

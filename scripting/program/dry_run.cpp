@@ -64,6 +64,7 @@ std::vector<RankRun> dry_run(SessionOptions options, const std::vector<int64_t>&
   options.backend = "fake";
   options.fake_tensors = true;
   options.quiet = true;
+  options.shows_searches = true;
   const auto at_once = static_cast<size_t>(std::clamp(at::get_num_threads(), 1, kMostAtOnce));
   std::mutex mutex;
   std::map<int64_t, RankRun> found;

@@ -162,6 +162,7 @@ Context Session::make_context(CommunicatorPtr world, bool threads) const {
   context.run_name = options_.run_name;
   context.resume = options_.resume;
   context.quiet = options_.quiet;
+  context.shows_searches = !options_.quiet || options_.shows_searches;
   for (const std::string& setting : options_.settings) {
     const size_t equals = setting.find('=');
     if (equals == 0 || equals == std::string::npos) {

@@ -45,7 +45,8 @@ struct SessionOptions {
   std::string run_name;  ///< of the run folder; empty: none is made
   std::string resume;    ///< "latest" or the folder of a run; empty: none is resumed
   bool quiet = false;
-  bool fake_tensors = false;  ///< nothing is computed; large tensors have no memory
+  bool shows_searches = false;  ///< also where it is quiet
+  bool fake_tensors = false;    ///< nothing is computed; large tensors have no memory
   std::optional<std::chrono::milliseconds>
       timeout;  ///< how long ranks wait for each other; empty: the environment's, or the default
 };

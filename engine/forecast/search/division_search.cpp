@@ -130,8 +130,10 @@ class Search {
       result.ranked.back().memory = result.ranked.back().bound.memory = least_memory(whole, division, blocks);
     }
     for (size_t i = 0; i < result.ranked.size(); ++i) {
-      progress_.at(
-          [&] { return std::to_string(i) + " of " + plural(std::ssize(result.ranked), "division") + " bounded"; });
+      progress_.at([&] {
+        return "least times of " + std::to_string(i) + " of " + plural(std::ssize(result.ranked), "division") +
+               " found";
+      });
       begin(result, i);
     }
     // By growing bounds, so that the best are found early.
