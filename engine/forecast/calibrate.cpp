@@ -12,6 +12,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/least_time.h"
 #include "moonhalo/engine/forecast/process_memory.h"
@@ -257,9 +258,9 @@ class HostCalibration {
     run_ranks(
         1, [&](Communicator& world) { alone(world); }, 1);
     for (const int64_t count : counts_) beside(count);
+    if (!neighbours_are_plausible(machine_)) note_noise("work took less time beside neighbours than alone");
     slice();
     verbs();
-    machine_.quiet = machine_.quiet && neighbours_are_plausible(machine_);
     return machine_;
   }
 
@@ -282,13 +283,19 @@ class HostCalibration {
     machine_.device.kind = "cpu";
   }
 
+  // Says it as soon as it is known, so that calibration can be begun again.
+  void note_noise(const std::string& what) {
+    if (machine_.quiet) progress_("not quiet: " + what + "; stop other programs and begin again, or times are rough");
+    machine_.quiet = false;
+  }
+
   double take(const MeasuredTime& time) {
-    machine_.quiet = machine_.quiet && time.stable;
+    if (!time.stable) note_noise("times of the same work differ by more than 3 %");
     return time.seconds;
   }
 
   void alone(Communicator& world) {
-    progress_("rates of one core");
+    progress_("rates of one core: convolution, product, attention, memory");
     for (const Probe& probe : arithmetic_probes()) {
       const double seconds = take(least_time(world, budget_.next(), probe.calls, probe.work, ClockOf::kThread));
       alone_[probe.name] = seconds;
@@ -314,7 +321,7 @@ class HostCalibration {
 
   // The same work on several cores at the same time.
   void beside(int64_t count) {
-    progress_("the same beside each other, " + std::to_string(count) + " at a time");
+    progress_("the same work on " + plural(count, "core") + " at the same time");
     const double share = budget_.next(kBeside) / kBeside;
     run_ranks(
         static_cast<int>(count),
@@ -331,9 +338,10 @@ class HostCalibration {
   }
 
   void slice() {
+    progress_("time slice of a core");
     const MeasuredSlice slice = slice_of_gaps(measure_gaps(cores_));
     if (slice.seconds > 0) machine_.host.slice = slice.seconds;
-    machine_.quiet = machine_.quiet && slice.stable;
+    if (!slice.stable) note_noise("time slices of the cores differ");
   }
 
   // Ranks that take turns on cores wait longer for each other: one rank more than there are cores is measured, too.
@@ -341,7 +349,7 @@ class HostCalibration {
     std::vector<int64_t> ranks = counts_;
     ranks.push_back(cores_ + 1);
     for (const int64_t count : ranks) {
-      progress_("collectives of " + std::to_string(count) + " threads");
+      progress_("collectives of " + plural(count, "rank thread"));
       const double share = budget_.next(kVerbShare);
       run_ranks(
           static_cast<int>(count),
@@ -350,7 +358,7 @@ class HostCalibration {
             const Machine::Verbs verbs = measure_verbs(world, share, cores_, stable);
             const double gap = count == ranks.front() ? measure_gap(world, share / 10) : 0;
             if (world.rank() != 0) return;
-            machine_.quiet = machine_.quiet && stable;
+            if (!stable) note_noise("times of the same collective differ by more than 3 %");
             machine_.verbs["threads"][count] = verbs;
             if (count == ranks.front()) machine_.levels = {host_level(verbs.at("exchange"), count, gap)};
           },

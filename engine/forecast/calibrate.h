@@ -10,7 +10,7 @@
 
 namespace moonhalo {
 
-/// Is called with what is measured next.
+/// Is called with what is measured next, and once with "not quiet: ..." as soon as times show it.
 using CalibrateProgress = std::function<void(const std::string&)>;
 
 /// False if work took at most 0.9 of the time beside neighbours that it took alone, which is noise. Not collective.
