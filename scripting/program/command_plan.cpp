@@ -288,8 +288,8 @@ int plan_on_first_rank(const PlanWanted& wanted, const ProcessMemory& process, b
   if (const int status = plan_each(wanted, process, machine, subject, plans, joined); status != kDone) return status;
   write_output(comparison_text(subject, plans) +
                (machine ? "Times are forecasts for '" + machine->name + "', not measured ones.\n"
-                        : "No times are given: --machine FILE gives them (moonhalo calibrate FILE measures this host; "
-                          "h100, a100 and epyc are there).\n"));
+                        : "No times are given: --machine FILE forecasts them (moonhalo calibrate FILE measures this "
+                          "machine; h100, a100 and epyc need no file).\n"));
   if (!wanted.png.empty()) {
     if (const int status = draw_plans(wanted.png, plan_json(subject, plans, {})); status != kDone) return status;
   }

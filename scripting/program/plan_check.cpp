@@ -194,8 +194,8 @@ std::string spread_text(const std::vector<double>& steps) {
   if (steps.size() == 1) return "one step";
   char apart[16];
   std::snprintf(apart, sizeof apart, "%.1f %%", 100 * apart_from_itself(steps));
-  return seconds_text(at_share(steps, 0.25)) + " to " + seconds_text(at_share(steps, 0.75)) + " in half of " +
-         std::to_string(steps.size()) + " steps, every other one " + apart + " apart";
+  return seconds_text(at_share(steps, 0.25)) + " to " + seconds_text(at_share(steps, 0.75)) +
+         " in the middle half of " + std::to_string(steps.size()) + " steps; odd and even ones " + apart + " apart";
 }
 
 // A script has too few steps for a time.
@@ -274,9 +274,9 @@ std::string check_text(const RanksPlan& plan, const RanksCheck& check) {
   const int64_t planned = planned_resident(plan, check), measured = measured_resident(check);
   std::string resident;
   if (check.first)
-    resident = "  check resident " + bytes_text(planned) + " planned" + (check.threads ? " of all ranks" : "") + ", " +
-               bytes_text(measured) + " measured (" +
-               off_in_percent(static_cast<double>(planned), static_cast<double>(measured)) + ")\n";
+    resident = "  check resident " + bytes_text(planned) + " planned" +
+               (check.threads && check.ranks.size() > 1 ? " of all ranks" : "") + ", " + bytes_text(measured) +
+               " measured (" + off_in_percent(static_cast<double>(planned), static_cast<double>(measured)) + ")\n";
   return checked_counts(plan, check) + checked_search(check) + checked_memory(plan, check) + resident +
          checked_time(plan, check);
 }

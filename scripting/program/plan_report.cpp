@@ -17,8 +17,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // "mesh rows 8 x columns 8"
-std::string mesh_text(const RankTapes& tapes) {
-  if (tapes.mesh_dims == std::vector<std::string>{"ranks"}) return "no tensor on a mesh";
+std::string mesh_text(const RankKinds& found) {
+  if (found.meshes.empty()) return "no tensor on a mesh";
+  const RankTapes& tapes = found.tapes;
   std::string text = "mesh";
   for (size_t d = 0; d < tapes.mesh.size(); ++d)
     text += (d > 0 ? " x " : " ") + tapes.mesh_dims[d] + " " + std::to_string(tapes.mesh[d]);
@@ -299,7 +300,7 @@ RanksPlan summarize_ranks(int64_t ranks, RankKinds found) {
 
 std::string ranks_text(const PlanSubject& subject, const RanksPlan& plan) {
   std::string text = std::filesystem::path(subject.script).filename().string() + " on " + plural(plan.ranks, "rank") +
-                     ": " + mesh_text(plan.found.tapes) + ", " + steps_text(plan) + "\n";
+                     ": " + mesh_text(plan.found) + ", " + steps_text(plan) + "\n";
   text += "  kinds          " + kinds_text(plan) + "\n" + assumed_line(subject, plan);
   text += time_lines(plan) + memory_lines(plan, subject.base) + sent_lines(plan);
   if (plan.check) text += check_text(plan, *plan.check);

@@ -53,9 +53,9 @@ TEST(PlanTexts, X14_LongTimesAreInSecondsMinutesAndHours) {
   check.ranks.push_back({.steps = 6, .peak = 100, .peak_of_step = 100});
   check.ranks[0].seconds = {700, 720};
   check.ranks[0].processor = check.ranks[0].blocked = {30, 30};
-  EXPECT_THAT(check_text(plan, check),
-              AllOf(HasSubstr("10.4 min forecast, 12.0 min measured (11.7 min to 12.0 min in half of 2 steps"),
-                    HasSubstr("30.0 s measured\n")));
+  EXPECT_THAT(check_text(plan, check), AllOf(HasSubstr("10.4 min forecast, 12.0 min measured (11.7 min to 12.0 min in "
+                                                       "the middle half of 2 steps; odd and even ones 2.8 % apart)"),
+                                             HasSubstr("30.0 s measured\n")));
 }
 
 // No pattern of modules matches what runs outside of them.
@@ -93,6 +93,16 @@ TEST(PlanTexts, X14_CallsThatSendAreThoseOfARank) {
 
   EXPECT_THAT(report(plan), HasSubstr("  sent           800 B in 4 messages by rank 0\n"
                                       "                 calls of that rank: 2 all_reduce\n"));
+}
+
+// "ranks" is also the name of the dim where there is no mesh.
+TEST(PlanTexts, X14_AMeshMayHaveTheNameRanks) {
+  RanksPlan plan = plan_of({}, Phase::kForward, 2);
+  plan.found.tapes.mesh = {2};
+  plan.found.tapes.mesh_dims = {"ranks"};
+  EXPECT_THAT(report(plan), HasSubstr("train.lua on 2 ranks: no tensor on a mesh, "));
+  plan.found.meshes.push_back({.shape = {2}, .names = {"ranks"}});
+  EXPECT_THAT(report(plan), HasSubstr("train.lua on 2 ranks: mesh ranks 2, "));
 }
 
 TEST(PlanTexts, X14_WhatIsAssumedOfTheRanksIsThere) {
