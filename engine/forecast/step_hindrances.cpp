@@ -79,15 +79,20 @@ std::string largest_surplus(const StepForecast& forecast, const std::vector<cons
   return largest;
 }
 
+// "rank 9 and 35 like it of 64"
+std::string rank_of(const KindForecast& kind, const RankTapes& tapes) {
+  return "rank " + std::to_string(kind.rank) +
+         (kind.ranks > 1 ? " and " + std::to_string(kind.ranks - 1) + " like it" : "") + " of " +
+         std::to_string(tapes.kind_of.size());
+}
+
 void add_imbalance(const StepForecast& forecast, const std::vector<const StepCosts*>& costs, const RankTapes& tapes,
                    std::vector<Hindrance>& all) {
   const KindForecast& slowest = forecast.kinds[forecast.slowest];
   const double surplus = slowest.computing - forecast.computing;
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.0f %%", 100 * surplus / std::max(forecast.computing, 1e-300));
-  std::string what = "rank " + std::to_string(slowest.rank);
-  if (slowest.ranks > 1) what += " and " + std::to_string(slowest.ranks - 1) + " like it";
-  what += " of " + std::to_string(tapes.kind_of.size()) + ": " + percent + " more computing than the mean";
+  std::string what = rank_of(slowest, tapes) + ": " + percent + " more computing than the mean";
   const std::string name = largest_surplus(forecast, costs, &StepCosts::by_name);
   const std::string module = largest_surplus(forecast, costs, &StepCosts::by_module);
   if (!name.empty()) what += ", most of it in " + name + (module.empty() ? "" : " of " + module);
@@ -102,6 +107,35 @@ void add_imbalance(const StepForecast& forecast, const std::vector<const StepCos
                        "make them uneven; rebalance(x) if they are inputs; sizes that the ranks divide; or cut by the "
                        "speed of ranks (balance)",
                  std::min(surplus, forecast.waiting), slowest.rank, by_launches});
+}
+
+// Others wait for ranks whose messages take longer.
+void add_message_imbalance(const StepForecast& forecast, const std::vector<const StepCosts*>& costs,
+                           const RankTapes& tapes, std::vector<Hindrance>& all) {
+  const auto most =
+      std::max_element(forecast.kinds.begin(), forecast.kinds.end(),
+                       [](const KindForecast& a, const KindForecast& b) { return a.messages < b.messages; });
+  const size_t kind = static_cast<size_t>(most - forecast.kinds.begin());
+  const MessageCause* cause = nullptr;
+  double largest = 0;
+  for (const auto& [one, calls] : costs[kind]->calls()) {
+    const double mean = mean_of(forecast, costs, [&one = one](const StepCosts& of_kind) {
+      const auto found = of_kind.calls().find(one);
+      return found == of_kind.calls().end() ? 0.0 : found->second.seconds;
+    });
+    if (calls.seconds - mean <= largest) continue;
+    largest = calls.seconds - mean;
+    cause = &one;
+  }
+  if (cause == nullptr) return;
+  const CauseText text = text_of(*cause, tapes.kinds.at(kind), tapes);
+  const StepCosts::CallSum& calls = costs[kind]->calls().at(*cause);
+  char times[32];
+  std::snprintf(times, sizeof times, "%.1f", most->messages / std::max(forecast.messages, 1e-300));
+  all.push_back({rank_of(*most, tapes) + ": its messages take " + times + " times as long as in the mean, most of it " +
+                     text.what,
+                 2 * calls.latency > calls.seconds ? text.latency : text.bytes,
+                 std::min(most->messages - forecast.messages, forecast.waiting)});
 }
 
 }  // namespace
@@ -138,6 +172,7 @@ std::vector<Hindrance> step_hindrances(const StepForecast& forecast, const std::
   if (ring) all.push_back(*ring);
   add_messages(forecast, costs, tapes, all);
   add_imbalance(forecast, costs, tapes, all);
+  add_message_imbalance(forecast, costs, tapes, all);
   const double launches = mean_of(forecast, costs, [](const StepCosts& one) { return one.launches(); });
   all.push_back({"starting " + plural(costs[forecast.slowest]->operators(), "operator"),
                  "make blocks larger: fewer ranks, or more samples in a step", launches - (ring ? ring->seconds : 0)});

@@ -266,6 +266,27 @@ TEST(Clocks, X14_TheSlowestOfManyIsLate) {
   EXPECT_TIME(forecast_step(machine, one_kind(rank, 64), "nccl").step, 2e-2 * (1 + 0.02 * std::sqrt(2 * std::log(64))));
 }
 
+// Ranks 0 and 1 exchange what takes 3 ms; ranks 2 and 3 wait in the barrier behind it.
+TEST(Clocks, X14_WaitingForTheMessagesOfFewRanksIsNamed) {
+  const int64_t bytes = 60000000;
+  std::vector<Recording> ranks;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    Recording one(rank, 4);
+    one.compute(1e-3);
+    const TapePart part{rank == 0 ? 1 : -1, bytes};
+    if (rank < 2) one.exchange({part}, {part}, {0, 1}).wait();
+    one.verb(Verb::kBarrier, first_ranks(4), 0);
+    ranks.push_back(one);
+  }
+
+  const StepForecast forecast = forecast_step(even_machine(), own_kinds(ranks), "tcp");
+
+  EXPECT_NEAR(forecast.waiting, 1.5e-3, 1e-4);
+  EXPECT_THAT(all_of(forecast),
+              HasSubstr("rank 0 of 4: its messages take 2.0 times as long as in the mean, most of it exchange\n"));
+  EXPECT_THAT(forecast.notes, ::testing::IsEmpty());
+}
+
 TEST(Clocks, X14_MoreRanksThanCoresShareThem) {
   Machine machine = even_machine();
   machine.device.kind = "cpu";
