@@ -77,7 +77,9 @@ std::vector<std::string> CheckpointReader::names(const std::string& entry) const
   return names;
 }
 
+// In a dry run this rank does not know the sums over what other ranks read.
 void CheckpointReader::verify(const std::vector<std::string>& entries, bool own_files) {
+  if (world_.is_fake()) return;
   std::vector<Located*> all;
   int64_t total = 0;
   for (const std::string& entry : entries) {

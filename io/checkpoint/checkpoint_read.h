@@ -42,7 +42,7 @@ class CheckpointReader {
 
   /// Reads the data of these entries and compares the checksums, if the files have them; changes nothing. Throws
   /// ValueError on every rank if one differs. Collective. Each rank reads a share; with `own_files` all, of files that
-  /// other ranks do not see.
+  /// other ranks do not see. In a dry run nothing is compared.
   void verify(const std::vector<std::string>& entries, bool own_files = false);
 
   /// Reads a tensor into `target`, which has its shape and may have another dtype. The values are there after flush().

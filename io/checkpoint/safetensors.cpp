@@ -355,12 +355,12 @@ SafetensorsFile load_safetensors(const std::string& path) {
   SafetensorsFile result{.tensors = {}, .metadata = std::move(header.metadata)};
   std::ifstream file = open_to_read(path);
   for (const StoredTensor& entry : header.tensors) {
-    at::Tensor tensor = at::empty(entry.shape, entry.dtype);
+    const at::Tensor& tensor = result.tensors.emplace_back(entry.name, at::empty(entry.shape, entry.dtype)).second;
+    if (is_fake(tensor)) continue;  // it has no memory of its own
     file.seekg(entry.begin);
     read_bytes(file, path, tensor.mutable_data_ptr(), entry.end - entry.begin);
     check_crc32c("safetensors", path, entry,
                  crc32c(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));
-    result.tensors.emplace_back(entry.name, std::move(tensor));
   }
   return result;
 }

@@ -29,7 +29,7 @@ struct SafetensorsFile {
 };
 /// Reads a whole file. Throws ValueError if it does not exist, is cut short, fails a checksum, or has a damaged header:
 /// metadata that are not strings, sizes that are not integers or do not fit the data, a name twice, bytes that belong
-/// to no tensor or to two.
+/// to no tensor or to two. The data of tensors that are fake (FakeResults) are not read.
 SafetensorsFile load_safetensors(const std::string& path);
 
 // The steps of these functions, for callers that read and write the data themselves.
