@@ -21,8 +21,8 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
-#include "moonhalo/engine/comm/stats_pause.h"
 #include "moonhalo/engine/comm/traffic.h"
+#include "moonhalo/engine/forecast/search/unrecorded.h"
 #include "moonhalo/engine/model/stage_parameters.h"
 #include "moonhalo/engine/pipeline/pipeline_groups.h"
 #include "moonhalo/engine/pipeline/tensor_link.h"
@@ -424,7 +424,7 @@ const std::vector<int64_t>& Pipeline::sent_before(int64_t stage, int64_t micro, 
   for (const at::Tensor& tensor : tensors) key += tensor.defined() ? ", " + describe(tensor) : ", none";
   const auto known = sent_before_.find(key);
   if (known != sent_before_.end()) return known->second;
-  const ScopedStatsPause uncounted;
+  const Uncounted uncounted;
   for (int64_t before = 0; before < stage; ++before)
     tensors = leaves_of(outputs_of({Pass::kForward, before, micro}, tensors));
   return sent_before_[key] = TensorList(tensors).words();

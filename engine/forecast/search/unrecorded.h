@@ -5,6 +5,8 @@
 
 #include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/comm_observer.h"
+#include "moonhalo/engine/comm/stats_pause.h"
+#include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/profile/profile_context.h"
 
 namespace moonhalo {
@@ -25,6 +27,14 @@ class Unrecorded {
   CommObserver* observer_;
   WorkListener* listener_;
   std::function<void(const ShardSpec&)> spec_watch_;
+};
+
+/// Unrecorded, and in a dry run messages and the memory of fake tensors do not count either: what is called meanwhile
+/// is not what this rank does. Not collective.
+class Uncounted {
+  ScopedStatsPause sent_;
+  Unrecorded recorded_;
+  MemoryCount memory_;
 };
 
 }  // namespace moonhalo

@@ -3,14 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "moonhalo/engine/comm/fake/root_facts.h"
+#include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/rank_kinds.h"
 #include "moonhalo/engine/forecast/search/division_search.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
+#include "moonhalo/engine/forecast/tape_summary.h"
+#include "moonhalo/engine/pipeline/pipeline.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "tests/support/divided_nets.h"
 #include "tests/support/oracle.h"
@@ -61,6 +65,33 @@ TEST(Unrecorded, X14_ARecorderSeesNothingOfASearch) {
   EXPECT_THAT(steps, ElementsAre(1));
   ASSERT_EQ(specs.meshes().size(), 1);
   EXPECT_THAT(specs.meshes()[0].names, ElementsAre("mine"));
+}
+
+// A rank runs the stages before its own to find what comes to it. The first one takes 8 MB.
+TEST(Unrecorded, X14_StagesOfOtherRanksAreNotOfTheRank) {
+  constexpr int64_t kSide = 512, kBytes = 4 * kSide * kSide;
+  const CommunicatorPtr world = make_fake_communicator(2, 3);
+  const FakeResults fakes;
+  const MemoryCount counted;
+  const at::Tensor weight = at::ones({kSide, kSide}), sample = at::ones({kSide, kSide});
+  const Pipeline::Stage first = [](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{in[0].repeat({8, 1}).narrow(0, 0, kSide).clone()};
+  };
+  const Pipeline::Stage stage = [&](const std::vector<at::Tensor>& in) {
+    return std::vector<at::Tensor>{at::mm(at::mm(in[0], weight), weight)};
+  };
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {3}, {"pp"});
+  Pipeline pipeline(mesh, "pp", {first, stage, stage}, {.micros = 2});
+  TapeRecorder recorder(*world);
+
+  pipeline.infer_step({{sample}, {sample}}, [](const std::vector<at::Tensor>& out, int64_t) { return out[0].mean(); });
+  const Tape tape = recorder.take();
+
+  const std::vector<std::string> names = names_of(tape);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "aten::mm"), 2 * 2);
+  // The sample, the weight, what comes, and both products.
+  EXPECT_NEAR(memory_use().peak, 5 * kBytes, 0.1 * kBytes);
+  EXPECT_EQ(memory_use().peak, peak_of(tape).bytes);
 }
 
 TEST(Unrecorded, X14_ASearchThatFailsIsRecordedNoLonger) {
