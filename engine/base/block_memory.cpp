@@ -3,6 +3,8 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <sys/mman.h>
 
 #include "moonhalo/engine/base/fake_key.h"
@@ -32,6 +34,13 @@ at::Tensor copied_block(const at::Tensor& source) {
   at::Tensor block = empty_block(source.sizes(), source.options());
   block.copy_(source);
   return block;
+}
+
+std::vector<at::Tensor> split_block(const at::Tensor& block, at::IntArrayRef sizes, int64_t dim) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::DisableRecordFunctionGuard unseen;
+  const ComputedValues views;  // of a fake tensor they are fake
+  return block.split_with_sizes(sizes, dim);
 }
 
 }  // namespace moonhalo

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/comm/device/ordered_reduction.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
@@ -97,28 +98,47 @@ std::vector<int64_t> sizes_of(const std::vector<PartialGrad>& bucket, int rank) 
   return sizes;
 }
 
+// The rows of a gradient that each rank keeps. Rows of the first dim are numbers in a row, which are not looked at
+// rank by rank.
+std::vector<at::Tensor> rows_by_rank(const PartialGrad& one) {
+  const at::Tensor& block = block_of(one);
+  std::vector<int64_t> sizes = one.leaf->cut(one.cut).sizes;
+  if (one.cut > 0 || !block.is_contiguous()) return split_block(block, sizes, one.cut);
+  const int64_t row = c10::multiply_integers(block.sizes().slice(1));
+  for (int64_t& size : sizes) size *= row;
+  return split_block(block.view({-1}), sizes);
+}
+
+// The shape of what this rank keeps of a gradient.
+std::vector<int64_t> kept_shape(const PartialGrad& one, const Communicator& group) {
+  std::vector<int64_t> shape = block_of(one).sizes().vec();
+  if (one.leaf) shape[one.cut] = one.leaf->cut(one.cut).sizes[group.rank()];
+  return shape;
+}
+
 // The blocks of all gradients one behind the other; where leaves are cut, first the rows of the first rank of all of
 // them. `counts`: elements by rank, `shapes`: of what this rank keeps.
 at::Tensor pack(const std::vector<PartialGrad>& bucket, const Communicator& group, std::vector<int64_t>& counts,
                 std::vector<std::vector<int64_t>>& shapes) {
-  std::vector<at::Tensor> parts;
   const bool cut = bucket[0].leaf != nullptr;
-  std::vector<int64_t> begins(bucket.size(), 0);
-  counts.assign(group.size(), 0);
   const int ranks = cut ? group.size() : 1;
+  std::vector<std::vector<at::Tensor>> rows;
+  for (const PartialGrad& one : bucket) {
+    shapes.push_back(kept_shape(one, group));
+    rows.push_back(cut ? rows_by_rank(one) : std::vector{block_of(one)});
+  }
+  counts.assign(group.size(), 0);
   const auto calls = calls_by_rank(group, ranks, [&](int rank) { return sizes_of(bucket, rank); });
+  std::vector<at::Tensor> parts;
   for (int rank = 0; rank < ranks; ++rank) {
-    const SeenAs seen(calls[rank]);
-    for (size_t i = 0; i < bucket.size(); ++i) {
-      const PartialGrad& one = bucket[i];
-      at::Tensor part = block_of(one);
-      if (cut) {
-        const int64_t rows = one.leaf->cut(one.cut).sizes[rank];
-        part = part.narrow(one.cut, std::exchange(begins[i], begins[i] + rows), rows);
-      }
+    for (const std::vector<at::Tensor>& of_grad : rows) {
+      at::Tensor part = of_grad[rank];
       counts[rank] += part.numel();
-      if (!cut || rank == group.rank()) shapes.push_back(part.sizes().vec());
-      parts.push_back(part.reshape({-1}));
+      if (part.dim() != 1) {
+        const SeenAs seen(calls[rank]);
+        part = part.reshape({-1});
+      }
+      parts.push_back(std::move(part));
     }
   }
   return at::cat(parts);
@@ -216,14 +236,15 @@ struct PendingGradientSync::Bucket {
 
   void post() {
     const std::vector<int64_t> parts = scatters() ? counts : balanced_sizes(flat.numel(), group.size());
+    const int64_t mine = parts[group.rank()];
+    addends = split_block(at::empty({(group.size() - 1) * mine}, flat.options()), std::vector(group.size() - 1, mine));
+    const std::vector<at::Tensor> own = split_block(flat, parts);
+    addends.insert(addends.begin() + group.rank(), own[group.rank()]);
     std::vector<Message> sends, receives;
-    int64_t start = 0;
     for (int rank = 0; rank < group.size(); ++rank) {
-      const at::Tensor part = flat.narrow(0, std::exchange(start, start + parts[rank]), parts[rank]);
-      const bool own = rank == group.rank();
-      addends.push_back(own ? part : at::empty({parts[group.rank()]}, flat.options()));
-      if (!own && part.numel() > 0) sends.push_back({rank, part});
-      if (!own && parts[group.rank()] > 0) receives.push_back({rank, addends.back()});
+      if (rank == group.rank()) continue;
+      if (parts[rank] > 0) sends.push_back({rank, own[rank]});
+      if (mine > 0) receives.push_back({rank, addends[rank]});
     }
     in_scope(grads, [&] { work = group.exchange_async(std::move(sends), std::move(receives)); });
   }

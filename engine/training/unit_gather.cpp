@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "moonhalo/engine/base/block_memory.h"
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/comm/traffic.h"
 #include "moonhalo/engine/exchange/equal_copies.h"
@@ -76,7 +77,9 @@ UnitGather::UnitGather(const std::vector<at::Tensor>& tensors) : whole_(tensors.
     };
     auto group = std::find_if(groups_.begin(), groups_.end(), fits);
     if (group == groups_.end()) group = groups_.emplace(groups_.end());
-    group->parts.push_back({i, impl.spec(), *cut});
+    group->parts.push_back({i, impl.spec(), *cut, {0}});
+    for (const int64_t size : impl.spec()->cut(cut->dim).sizes)
+      group->parts.back().begins.push_back(group->parts.back().begins.back() + size);
     group->blocks.push_back(impl.local());
   }
   const auto describe = [&tensors] { return specs_of(tensors); };
@@ -99,8 +102,8 @@ void UnitGather::make_whole(const Group& group) {
 std::vector<at::Tensor> UnitGather::rows_of(const Group& group, int rank) const {
   std::vector<at::Tensor> rows;
   for (const Part& part : group.parts) {
-    const at::IntArrayRef sizes = part.spec->cut(part.cut.dim).sizes;
-    rows.push_back(whole_[part.index].narrow(part.cut.dim, c10::sum_integers(sizes.slice(0, rank)), sizes[rank]));
+    const std::vector<int64_t>& begins = part.begins;
+    rows.push_back(whole_[part.index].narrow(part.cut.dim, begins[rank], begins[rank + 1] - begins[rank]));
   }
   return rows;
 }
@@ -123,16 +126,20 @@ void UnitGather::post_in_place(Group& group, Communicator& ranks) {
 
 // The whole tensors are made when the data has arrived, so that no more is held meanwhile than one of both.
 void UnitGather::post_packed(Group& group, Communicator& ranks) {
-  std::vector<Message> sends, receives;
+  std::vector<int64_t> counts;  // elements by rank
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    int64_t count = 0;
-    for (const Part& part : group.parts) count += elements_of(*part.spec, part.cut, rank);
-    group.packed.push_back(empty_block({count}, group.blocks[0].options()));
-    if (rank != ranks.rank()) receives.push_back({rank, group.packed.back()});
+    counts.push_back(0);
+    for (const Part& part : group.parts) counts.back() += elements_of(*part.spec, part.cut, rank);
   }
+  group.packed = split_block(empty_block({c10::sum_integers(counts)}, group.blocks[0].options()), counts);
   const at::Tensor& mine = group.packed[ranks.rank()];
   each_part(mine, group.blocks, [](const at::Tensor& block, const at::Tensor& place) { place.copy_(block); });
-  for (const Message& receive : receives) sends.push_back({receive.peer, mine});
+  std::vector<Message> sends, receives;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    if (rank == ranks.rank()) continue;
+    sends.push_back({rank, mine});
+    receives.push_back({rank, group.packed[rank]});
+  }
   group.work = exchange(ranks, std::move(sends), std::move(receives));
 }
 
@@ -143,19 +150,36 @@ std::vector<int64_t> UnitGather::sizes_of(const Group& group, int rank) {
   return sizes;
 }
 
+// Where copies are joined, what other ranks would send is zeros.
+void UnitGather::unpack(const Group& group) {
+  const Communicator& members = group_of(*group.parts[0].spec, group.parts[0].cut);
+  const auto ranks = static_cast<int>(group.packed.size());
+  const auto calls = calls_by_rank(members, ranks, [&](int rank) { return sizes_of(group, rank); });
+  if (std::find(calls.begin(), calls.end(), 0) != calls.end()) {
+    const at::DisableRecordFunctionGuard unseen;
+    for (const Part& part : group.parts) {
+      if (!is_fake(whole_[part.index])) whole_[part.index].zero_();
+    }
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (calls[rank] == 0 && rank != members.rank()) continue;
+    const SeenAs seen(calls[rank]);
+    const std::vector<at::Tensor> rows = rows_of(group, rank);
+    if (rank == members.rank()) {
+      for (size_t i = 0; i < rows.size(); ++i) rows[i].copy_(group.blocks[i]);
+    } else {
+      each_part(group.packed[rank], rows, [](const at::Tensor& place, const at::Tensor& block) { place.copy_(block); });
+    }
+  }
+}
+
 std::vector<at::Tensor> UnitGather::finish() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (Group& group : groups_) {
     group.work->wait();
-    if (!group.packed.empty()) make_whole(group);
-    const Communicator& members = group_of(*group.parts[0].spec, group.parts[0].cut);
-    const auto ranks = static_cast<int>(group.packed.size());
-    const auto calls = calls_by_rank(members, ranks, [&](int rank) { return sizes_of(group, rank); });
-    for (int rank = 0; rank < ranks; ++rank) {
-      const SeenAs seen(calls[rank]);
-      each_part(group.packed[rank], rows_of(group, rank),
-                [](const at::Tensor& rows, const at::Tensor& block) { rows.copy_(block); });
-    }
+    if (group.packed.empty()) continue;
+    make_whole(group);
+    unpack(group);
     group.packed.clear();
   }
   return std::move(whole_);

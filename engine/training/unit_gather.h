@@ -37,17 +37,19 @@ class UnitGather {
     size_t index;
     SpecPtr spec;
     StoredCut cut;
+    std::vector<int64_t> begins;  // of the rows of each rank, and the end
   };
   // The tensors of one mesh dim and dtype.
   struct Group {
     std::vector<Part> parts;
     std::vector<at::Tensor> blocks;  // this rank's, by part
-    std::vector<at::Tensor> packed;  // all blocks of a rank, concatenated, if they are sent packed
+    std::vector<at::Tensor> packed;  // all blocks of a rank, concatenated, if they are sent packed: parts of one tensor
     WorkPtr work;
   };
   void post_in_place(Group& group, Communicator& ranks);
   void post_packed(Group& group, Communicator& ranks);
   void make_whole(const Group& group);
+  void unpack(const Group& group);
   static std::vector<int64_t> sizes_of(const Group& group, int rank);
   std::vector<at::Tensor> rows_of(const Group& group, int rank) const;
 

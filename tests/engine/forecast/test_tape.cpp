@@ -24,7 +24,6 @@
 #include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
-#include "moonhalo/engine/training/unit_gather.h"
 #include "tests/support/ranks.h"
 
 namespace moonhalo::testing::test_tape {
@@ -244,33 +243,6 @@ TEST_F(WhyMessages, X14_StoredParametersAreGatheredAndTheirGradientsSummed) {
   EXPECT_THAT(why([&] { loss = at::linear(x, weight.narrow(0, 4, 4)).square().sum(); }),
               ElementsAre(Traffic::kParameters));
   EXPECT_THAT(why([&] { loss.backward(); }), kAreOfGradients);
-}
-
-// 24 rows on 16 ranks: eight ranks have two, the others one. The rows of a rank are copied to their place in the whole.
-TEST(TapeRecorder, X14_AUnitsCopiesForManyRanksAreAFewCalls) {
-  const FakeResults fakes;
-  const auto world = make_fake_communicator(3, 16);
-  const MeshPtr mesh = init_device_mesh(*world, "cpu", {16}, {"data"});
-  std::vector<at::Tensor> parameters;
-  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{24, 8}, {24}}) {
-    const SpecPtr spec = make_spec(mesh, shape, {stored(0)});
-    parameters.push_back(from_local(at::ones(spec->local_shape()), spec));
-  }
-
-  TapeRecorder recorder(*world);
-  const std::vector<at::Tensor> whole = UnitGather(parameters).finish();
-  const Tape tape = recorder.take();
-
-  EXPECT_EQ(whole.at(0).sizes(), at::IntArrayRef({24, 8}));
-  int64_t calls = 0, events = 0;
-  for (const TapeEvent& event : tape.events) {
-    const auto* call = std::get_if<TapeOperator>(&event.what);
-    if (call == nullptr || tape.names.at(call->name) != "aten::copy_") continue;
-    ++events;
-    calls += call->times;
-  }
-  EXPECT_EQ(calls, 2 * (1 + 16)) << "own blocks into the message, and those of all ranks into the whole tensors";
-  EXPECT_EQ(events, 2 * (1 + 2)) << "one call for all ranks with as many rows";
 }
 
 // The blocks of rows of a fake tensor become blocks of columns: every rank sends to all others.
