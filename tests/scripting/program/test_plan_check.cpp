@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "moonhalo/engine/base/usable_cores.h"
@@ -21,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 using Json = nlohmann::json;
 
@@ -122,10 +124,11 @@ for i = 1, 100 do
   x = x:redistribute(mesh, {mh.Shard(i % 2)})
 end
 )",
-                              {"--ranks", "2,3"});
+                              {"--ranks", "2,3,4,8"});
 
   EXPECT_EQ(result.status, 0) << result.out << result.err;
-  for (const Json& one : json()["plans"]) {
+  const Json all = json();
+  for (const Json& one : all["plans"]) {
     int64_t planned = 0, measured = 0;
     for (const Json& rank : one["check"]["ranks"]) {
       EXPECT_EQ(rank["planned"], rank["counted"]);
@@ -160,13 +163,65 @@ end
                               {"--ranks", "1,2,3"});
 
   EXPECT_EQ(result.status, 0) << result.out << result.err;
-  for (const Json& one : json()["plans"]) {
+  const Json all = json();
+  for (const Json& one : all["plans"]) {
     double planned = 0, measured = 0;
     for (const Json& rank : one["check"]["ranks"]) {
       planned += rank["peak_of_step"]["planned"].get<double>();
       measured += rank["peak_of_step"]["measured"].get<double>();
     }
     EXPECT_NEAR(planned, measured, 0.02 * measured) << one["ranks"];
+  }
+}
+
+// The other kinds of calls, on blocks of which that of the second rank is empty and others are uneven.
+constexpr const char* kOtherCalls = R"(
+local mh = require "moonhalo"
+local nn = mh.nn
+local ranks = mh.world_size()
+local mesh = mh.init_device_mesh("cpu", {ranks}, {"ranks"})
+local sizes = {}
+for i = 1, ranks do sizes[i] = i == 2 and 0 or 20 + i % 3 end
+local net = nn.Sequential(nn.Conv2d(3, 8, 3, {padding = 1}), nn.BatchNorm2d(8), nn.GELU(),
+  nn.Conv2d(8, 8, 3, {padding = 1}))
+mh.distribute_module(net, mesh)
+local x = mh.from_local(mh.zeros{2, 3, sizes[mh.rank() + 1], 60}, mesh, {mh.Shard(2, sizes)})
+local stored = nn.Linear(60, 61)
+mh.fully_shard(stored, {mesh = mesh})
+local optimizer = mh.optim.AdamW(nn.ModuleList{net, stored}:parameters(), {lr = 0.1})
+for _ = 1, 100 do
+  collectgarbage()
+  optimizer:zero_grad()
+  local y = net(x)
+  local columns = y:redistribute(mesh, {mh.Shard(3)})
+  local chosen = y:movedim(2, 0):flatten(1):index_select(0, mh.tensor{3, 1, 20, 5, 7, 1})
+  local given = mh.distribute_tensor(mh.zeros{7, 3}, mesh, {mh.Shard(0)})
+  mh.set_halo{exchange = "all_to_all"}
+  local wide = mh.conv2d(x, mh.ones{2, 3, 5, 5}, nil, 1, 2)
+  mh.set_halo{exchange = "p2p"}
+  local loss = y:square():mean() + columns:redistribute(mesh, {mh.Replicate()}):mean() + chosen:sum() + given:sum()
+    + wide:mean() + stored(mh.local_batch(mh.randn{5, 60}, mesh)):square():mean()
+  loss:backward()
+  optimizer:step()
+end
+)";
+
+TEST_F(PlanCheck, X14_CallsOfUnevenBlocksAreAsPlanned) {
+  const Result result = check(kOtherCalls, {"--ranks", "2,3,4,8"});
+
+  EXPECT_THAT(result.out, AllOf(HasSubstr("on 8 ranks: mesh ranks 8, step 3\n"), Not(HasSubstr("other messages"))))
+      << result.err;
+  const Json all = json();
+  for (const Json& one : all["plans"]) {
+    SCOPED_TRACE(one["ranks"].dump());
+    std::set<std::string> kinds;
+    ASSERT_EQ(one["check"]["ranks"].size(), one["ranks"].get<size_t>());
+    for (const Json& rank : one["check"]["ranks"]) {
+      EXPECT_EQ(rank["planned"], rank["counted"]);
+      for (const auto& [kind, count] : rank["counted"].items()) kinds.insert(kind);
+    }
+    EXPECT_THAT(kinds, IsSupersetOf({"all_reduce", "all_gather", "broadcast", "exchange"}));
+    EXPECT_EQ(kinds.contains("all_to_all"), one["ranks"] > 2) << "the second of two ranks is empty";
   }
 }
 

@@ -185,7 +185,8 @@ TEST_F(PlanReport, X14_TimesOfHindrancesAreThereOnce) {
   }
   EXPECT_GT(found, 0) << plan.out;
   EXPECT_THAT(plan.out, AllOf(HasSubstr("forecasts for 'h100'"), Not(HasSubstr("fully_shard")), Not(HasSubstr("-ib"))));
-  for (const Json& one : json()["plans"][0]["time"]["hindrances"])
+  const Json all = json();
+  for (const Json& one : all["plans"][0]["time"]["hindrances"])
     EXPECT_THAT(one["what"].get<std::string>(), Not(HasSubstr(" ms")));
 }
 
