@@ -1,8 +1,8 @@
 # Plans beside real runs. Read by MoonhaloBenchmarks.cmake: their models are those of `./dev bench plan`.
 
-# Six models: real ranks send and hold what is planned.
+# Seven models: real ranks send and hold what is planned.
 if(TARGET moonhalo_cli)
-  foreach(model unet vit fno convnext tensor stored)
+  foreach(model unet vit fno convnext padded tensor stored)
     moonhalo_add_test(NAME plan.X14_${model} COMMAND moonhalo_cli plan tests/bench/plan_models.lua --ranks 2,3,4
                       --check --check-steps 1 -- ${model} small WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(plan.X14_${model} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
@@ -29,9 +29,14 @@ if(TARGET moonhalo_cli)
 endif()
 
 if(TARGET moonhalo_cli AND mpi_tests AND MPI_C_FOUND)
-  foreach(model unet vit convnext)  # the peak of vit is in the sum of its gradients
+  # Each process holds what is planned for it. The peak of vit is in the sum of its gradients.
+  foreach(model unet vit fno convnext padded pipeline)
+    set(script tests/bench/plan_models.lua --check --check-steps 1 -- ${model} small)
+    if(model STREQUAL pipeline)
+      set(script tests/scripting/support/plan_pipeline.lua --check --check-steps 1)
+    endif()
     moonhalo_add_test(NAME mpi.X14_plan_check_${model} COMMAND ${MPIEXEC_EXECUTABLE} -n 2 $<TARGET_FILE:moonhalo_cli>
-                      plan tests/bench/plan_models.lua --check --check-steps 1 -- ${model} small
+                      plan ${script}
                       WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(mpi.X14_plan_check_${model} PROPERTIES LABELS ranks PROCESSORS 2
                          ENVIRONMENT "${mpi_environment}"

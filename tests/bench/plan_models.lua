@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Trains one of six models, for tests/bench/bench_plan.py, which compares forecasts with real steps:
+-- Trains one of seven models, six of them for tests/bench/bench_plan.py, which compares forecasts with real steps:
 --     moonhalo plan tests/bench/plan_models.lua --ranks 2 --check --machine machine.json -- MODEL SIZE
--- MODEL: unet, vit, fno, convnext (their fields are cut by rows), tensor (a transformer whose features are cut), stored
--- (one whose parameters are in blocks, its batch is cut). SIZE: small or large.
+-- MODEL: unet, vit, fno, convnext, padded (their fields are cut by rows; the last rank of padded has all new rows),
+-- tensor (a transformer whose features are cut), stored (one whose parameters are in blocks, its batch is cut). SIZE:
+-- small or large.
 local mh = require "moonhalo"
 local nn = mh.nn
 
@@ -106,6 +107,13 @@ local kModels = {
   fno = function()
     local net = nn.Sequential(nn.Conv2d(3, 16, 1), Waves(16, 12), Waves(16, 12), Waves(16, 12), nn.Conv2d(16, 1, 1))
     return field(net, 3, large and 256 or 128)
+  end,
+  padded = function()
+    mh.set_output_cut("keep")
+    local Padded = nn.Module:extend("Padded")
+    function Padded:init() self.inner = nn.Sequential(nn.Conv2d(3, 16, 1), Waves(16, 12), nn.Conv2d(16, 1, 1)) end
+    function Padded:forward(x) return self.inner(mh.pad(x, {0, 0, 0, x.shape[3]})) end
+    return field(Padded(), 3, large and 256 or 128)
   end,
   convnext = function()
     local net = nn.Sequential(nn.Conv2d(3, 32, 4, {stride = 4}), ConvNeXt(32), ConvNeXt(32), ConvNeXt(32),
