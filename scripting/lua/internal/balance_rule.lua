@@ -10,11 +10,13 @@ local strict = require "moonhalo.internal.strict"
 local Rule = {}
 local meta = strict.class {name = "BalanceRule", methods = Rule,
   fields = "sizes sums unit least threshold period period_now steps_left counts noise slow fits known trial tried "
-      .. "moves undone move_cost fixed"}
+      .. "moves undone move_cost fixed said"}
 
 local kLarge = 1.4        -- slowest / fastest from which on a move is full
 local kFirst = 2          -- moves that are full: the first, and that after the fixed part was measured
 local kSame = 0.1         -- a block of the same length whose time differs by more has become faster or slower
+local kFar = 0.2          -- lengths of a block that differ by less say nothing of what rows do not change
+local kSaid = 4           -- periods whose blocks say it
 local kWorth = 3          -- times the cost of a move
 local kMostCuts = 16      -- plans are kept for every cut
 local kLongest = 64       -- steps of a period
@@ -28,7 +30,7 @@ function Rule.new(given)
   local self = setmetatable({
     sizes = given.sizes, sums = sums, unit = given.unit, least = given.least, threshold = given.threshold,
     period = given.period, period_now = given.period, counts = {}, fits = {}, known = {}, tried = 0, moves = 0,
-    undone = 0, move_cost = 0, fixed = 0,
+    undone = 0, move_cost = 0, fixed = 0, said = {},
   }, meta)
   self:_count(given.sizes)
   return self
@@ -92,30 +94,37 @@ local function lower_median(list)
   return list[(#list + 1) // 2]
 end
 
---- The work that takes as long as what rows do not change, from a block measured at two lengths; nil where the longer
---- one was not slower.
+local function is_far(before, work) return math.abs(before.work - work) > kFar * math.max(before.work, work) end
+
+--- The work that takes as long as what rows do not change, from a block measured at two lengths; nil where these are
+--- near each other, or the longer one was not slower.
 local function fixed_work(before, now)
-  if math.abs(before.work - now.work) <= 0.05 * math.max(before.work, now.work) then return nil end
+  if not is_far(before, now.work) then return nil end
   local b = (now.time - before.time) / (now.work - before.work)
   return b > 0 and math.max(0, now.time / b - now.work) or nil
 end
 
 --- Updates a and b of every block by the times of the present sizes. A rank may become faster or slower just when its
---- block changes, so `fixed` is the one in the middle of what the blocks say.
+--- block changes, and speeds wander, so `fixed` is the one in the middle of what the blocks have said of late.
 function Rule:_fit(times)
-  local works, all = self:work(self.sizes), {}
+  local works = self:work(self.sizes)
   for i, work in ipairs(works) do
     local now, known = {work = work, time = times[i]}, self.known[i]
     if known and known.now.work == work then
       local is_same = math.abs(times[i] / known.now.time - 1) <= kSame
       known = {now = now, before = is_same and known.before or nil}
     else
-      known = {now = now, before = known and known.now}
+      local before = known and known.now
+      if before and known.before and not is_far(before, work) then before = known.before end
+      known = {now = now, before = before}
     end
     self.known[i] = known
-    all[#all + 1] = known.before and fixed_work(known.before, now)
+    table.insert(self.said, known.before and fixed_work(known.before, now))
   end
-  self.fixed = lower_median(all) or self.fixed
+  while #self.said > kSaid * #works do table.remove(self.said, 1) end
+  -- No more than a mean block, or noise would say that rows hardly matter, and a move would go far beyond.
+  local fixed = lower_median(table.move(self.said, 1, #self.said, 1, {})) or self.fixed
+  self.fixed = math.min(fixed, self.sums[#self.sums] / #works)
   for i, work in ipairs(works) do
     local b = work > 0 and times[i] / (self.fixed + work) or 0
     self.fits[i] = {a = self.fixed * b, b = b}
@@ -193,7 +202,8 @@ local function largest_difference(one, other)
   return most
 end
 
---- The last move has not brought half of what was promised: its sizes before, else nil.
+--- The sizes before the last move, where it has not brought half of what was promised in two periods in a row; else
+--- nil, and true after the first of them.
 function Rule:_check_trial(times)
   local trial = self.trial
   self.trial = nil
@@ -202,6 +212,10 @@ function Rule:_check_trial(times)
   if trial.before - now >= (trial.before - trial.promised) / 2 then
     self.period_now = self.period
     return nil
+  end
+  if not trial.failed then
+    trial.failed, self.trial = true, trial
+    return nil, true
   end
   self.period_now = math.min(2 * self.period_now, kLongest)
   self.undone = self.undone + 1
@@ -237,8 +251,9 @@ function Rule:observe(times, errors, move_cost)
   local error_now = 0
   for _, one in ipairs(errors) do error_now = error_now + one / #errors end
   self.noise = self.noise and 0.85 * self.noise + 0.15 * error_now or error_now
-  local back = self:_check_trial(times)
+  local back, is_open = self:_check_trial(times)
   if back then return self:_move(back) end
+  if is_open then return nil end
   local both = self:_stands_out(times)
   self:_fit(both or times)
   if not both then return nil end
@@ -264,7 +279,7 @@ function Rule:restore(state)
   self.sizes, self.period_now, self.move_cost = state.sizes, state.period, state.move_cost
   self.moves, self.undone = state.moves, state.undone
   self.noise = state.noise > 0 and state.noise or nil
-  self.fixed, self.fits, self.known, self.slow, self.trial = state.fixed, {}, {}, nil, nil
+  self.fixed, self.fits, self.known, self.said, self.slow, self.trial = state.fixed, {}, {}, {}, nil, nil
   self:_count(state.sizes)
 end
 
