@@ -47,6 +47,7 @@ TEST(Unrecorded, X14_ARecorderSeesNothingOfASearch) {
   const MemoryCount counted;
   const CommunicatorPtr world = make_fake_communicator(0, 2, nullptr);
   const SearchResult alone = search_divisions(options_for(2), build_divided(kNet));
+  const MeshPtr mesh = init_device_mesh(*world, "cpu", {2}, {"mine"});
   const SeenSpecs specs;
   std::vector<int64_t> steps;
   watch_steps(&steps, [&](int64_t ended) { steps.push_back(ended); });
@@ -55,7 +56,7 @@ TEST(Unrecorded, X14_ARecorderSeesNothingOfASearch) {
   const at::Tensor before = at::ones({4000}).exp();
   const SearchResult found = search_divisions(options_for(2), build_divided(kNet));
   note_optimizer_step(&steps);
-  make_spec(init_device_mesh(*world, "cpu", {2}, {"mine"}), {3}, {shard(0)});
+  make_spec(mesh, {3}, {shard(0)});
   const at::Tensor after = at::ones({3}).tanh();
   const Tape tape = recorder.take();
   watch_steps(&steps, nullptr);
