@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/formats/catalog.h"
 #include "moonhalo/io/formats/file_state.h"
@@ -69,18 +70,20 @@ Conversion Conversion::of(const Selection& selection, const ReadOptions& options
 }
 
 void Conversion::apply(const at::Tensor& raw, const at::Tensor& target, const h5::Where& where) const {
+  const bool computes = !is_fake(raw) && !is_fake(target);
   if (!decoder) {
     if (dtype != stored && at::isIntegralType(dtype, false) && h5::library_converts(stored, dtype)) {
+      if (!computes) return;
       h5::convert(raw.const_data_ptr(), stored, target.mutable_data_ptr(), dtype, static_cast<size_t>(raw.numel()),
                   where);
     } else {
       target.copy_(raw);
     }
   } else if (dtype == at::kFloat || dtype == at::kDouble) {
-    decoder->apply(raw, target);
+    if (computes) decoder->apply(raw, target);
   } else {
     const at::Tensor values = at::empty(raw.sizes(), at::kFloat);
-    decoder->apply(raw, values);
+    if (computes) decoder->apply(raw, values);
     target.copy_(values);
   }
 }

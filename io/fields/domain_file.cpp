@@ -5,7 +5,9 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/sharding/spec.h"
 #include "moonhalo/io/base/h5_types.h"
@@ -312,6 +314,11 @@ at::Tensor Selection::read(const ReadOptions& options) const {
   if (options.out.defined()) check_out(options.out, shape_, where);
   at::Tensor out = options.out.defined() ? options.out : allocate_for(shape_, dtype, where);
   if (out.numel() == 0) return out;
+  // A dry run reads nothing into a fake tensor, but takes the same memory. Another one is computed, whatever the size
+  // of what is read on the way.
+  const bool is_read = !is_fake(out);
+  std::optional<ComputedValues> computed;
+  if (is_read) computed.emplace();
 
   Reader reader(*dataset_.file(), info, slices_, where);
   const bool decodes_in_place = decoder && dtype == stored && dtype != at::kHalf && dtype != at::kBFloat16;
@@ -320,6 +327,7 @@ at::Tensor Selection::read(const ReadOptions& options) const {
   const bool library_converts =
       !info.enumeration && !ours && !dataset_.file()->has_catalog() && h5::library_converts(stored, dtype);
   if (dtype == stored ? !decoder || decodes_in_place : !decoder && library_converts) {
+    if (!is_read) return out;
     reader.read(slices_, dtype, out.mutable_data_ptr());
     if (decoder) decoder->apply(out, out);
     return out;
@@ -330,8 +338,8 @@ at::Tensor Selection::read(const ReadOptions& options) const {
     int64_t count = 1;
     for (const auto& slice : piece) count *= slice.count;
     at::Tensor raw = at::empty({count}, stored);
-    reader.read(piece, stored, raw.mutable_data_ptr());
-    conversion.apply(raw, rows.narrow(0, done, count), where);
+    if (is_read) reader.read(piece, stored, raw.mutable_data_ptr());
+    if (is_read || is_fake(raw)) conversion.apply(raw, rows.narrow(0, done, count), where);
     done += count;
   });
   return out;

@@ -3,8 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include <cstring>
 #include <optional>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
@@ -73,7 +75,8 @@ Box turned(const Box& box) {
   return result;
 }
 
-/// One rank's part in a shared plan.
+/// One rank's part in a shared plan. In a dry run nothing is read, and parts of the file count as zeros: the result has
+/// the memory and the messages of a real one, and no values.
 class SharedRead {
  public:
   SharedRead(const Selection& source, const MeshPtr& mesh, const IoPlan& plan, const ReadOptions& options)
@@ -85,7 +88,6 @@ class SharedRead {
 
   at::Tensor run() {
     const Box needs = plan_.needs(mesh_->rank());
-    io_stats().asked += needs.numel() * static_cast<int64_t>(source_.dataset().info().element_size);
     std::optional<Conversion> conversion;
     std::optional<Reader> reader;
     at::Tensor out;
@@ -94,6 +96,7 @@ class SharedRead {
       out = allocate_for(needs.shape(), conversion->dtype, where_);
       reader.emplace(*source_.dataset().file(), source_.dataset().info(), source_.slices(), where_);
     });
+    if (!is_dry()) io_stats().asked += needs.numel() * static_cast<int64_t>(source_.dataset().info().element_size);
     if (SharedBlocks::possible(mesh_->group())) {
       put_in_place(*reader, *conversion, out);
       return shaped(out, needs);
@@ -109,7 +112,12 @@ class SharedRead {
     return shaped(out, needs);
   }
 
+  /// True for a result of a dry run that is computed: its values are to be read.
+  bool lacks_values(const at::Tensor& out) const { return is_dry() && !is_fake(out); }
+
  private:
+  bool is_dry() const { return mesh_->group().is_fake(); }
+
   at::Tensor shaped(const at::Tensor& out, const Box& needs) const {
     std::vector<int64_t> shape;
     for (int64_t dim = 0; dim < needs.ndim(); ++dim) {
@@ -138,8 +146,7 @@ class SharedRead {
     fail_together(mesh_->group(), [&] {
       const Box rows = rows_of(plan_.grid(), cells);
       data = room(rows);
-      decodes(source_) ? reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr())
-                       : read_runs(reader, rows, data);
+      decodes(source_) ? read_cells(reader, cells, data) : read_runs(reader, rows, data);
     });
     return data;
   }
@@ -150,7 +157,17 @@ class SharedRead {
     return room_.narrow(0, 0, rows.numel()).view(rows.shape());
   }
 
+  void read_cells(Reader& reader, const Box& cells, const at::Tensor& data) const {
+    if (is_dry()) return clear(data);
+    reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr());
+  }
+
+  static void clear(const at::Tensor& data) {
+    if (!is_fake(data)) std::memset(data.mutable_data_ptr(), 0, data.nbytes());
+  }
+
   void read_runs(Reader& reader, const Box& rows, const at::Tensor& data) const {
+    if (is_dry()) return clear(data);
     std::vector<Slice> slices = source_.slices();
     for (size_t dim = 0; dim < slices.size(); ++dim) {
       slices[dim].begin += rows[static_cast<int64_t>(dim)].begin * slices[dim].step;
@@ -191,7 +208,7 @@ class SharedRead {
 /// Ranks that are threads put what they read straight into all blocks that need it: nothing is copied twice, and no
 /// rank waits for another before the end.
 void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, const at::Tensor& out) {
-  const SharedBlocks blocks(mesh_->group(), {out});
+  SharedBlocks blocks(mesh_->group(), {out});
   const auto element_size = static_cast<int64_t>(source_.dataset().info().element_size);
   fail_together(mesh_->group(), [&] {
     for (int64_t round = 0; round < plan_.rounds(); ++round) {
@@ -200,7 +217,7 @@ void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, cons
       io_stats().exchanged += (needed.numel() - needed.intersect(rows).numel()) * element_size;
       if (decodes(source_)) {
         const at::Tensor data = room(rows);
-        reader.read_cells(plan_.grid(), cells, data.mutable_data_ptr());
+        read_cells(reader, cells, data);
         put_rows(data, rows, conversion, blocks);
         continue;
       }
@@ -211,6 +228,7 @@ void SharedRead::put_in_place(Reader& reader, const Conversion& conversion, cons
       }
     }
     finish_stream();
+    blocks.release();
   });
 }
 
@@ -246,9 +264,13 @@ at::Tensor read_together(const Selection& source, const SpecPtr& spec, const Rea
              {"scatter_tensor", source.dataset().path(), "dataset \"" + info.name + "\""});
   const auto dtype = options.dtype.value_or(at::kFloat);
   const bool converts_here = !options.dtype || dtype == info.dtype || at::isFloatingType(dtype);
-  if (converts_here && !group.is_fake()) {
-    if (const auto plan = shared_plan(source, spec, halo))
-      return SharedRead(source, spec->mesh(), *plan, options).run();
+  if (converts_here) {
+    if (const auto plan = shared_plan(source, spec, halo)) {
+      SharedRead shared(source, spec->mesh(), *plan, options);
+      const at::Tensor block = shared.run();
+      if (!shared.lacks_values(block)) return block;
+      return read_block(source, *spec, {.dtype = options.dtype, .decode = options.decode, .out = block}, halo);
+    }
   }
   at::Tensor block;
   fail_together(group, [&] { block = read_block(source, *spec, options, halo); });

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <map>
 #include <mutex>
-#include <string_view>
+#include <string>
 #include <utility>
 
+#include "moonhalo/engine/base/fake_key.h"
+#include "moonhalo/engine/comm/fake/root_facts.h"
 #include "moonhalo/io/shares/cell_layout.h"
 #include "moonhalo/io/shares/file_shares.h"
 
@@ -37,7 +39,9 @@ int64_t new_number() {
 
 }  // namespace
 
-bool SharedBlocks::possible(const Communicator& group) { return group.backend() == std::string_view("threads"); }
+bool SharedBlocks::possible(const Communicator& group) {
+  return (group.is_fake() ? simulated_backend(group) : group.backend()) == "threads";
+}
 
 SharedBlocks::SharedMemory::SharedMemory(std::vector<at::Tensor> blocks) : number(new_number()) {
   const std::lock_guard lock(desk().mutex);
@@ -54,6 +58,10 @@ SharedBlocks::SharedBlocks(Communicator& group, std::vector<at::Tensor> mine) : 
   group.all_gather(at::tensor({shared_memory_.number}, at::kLong), std::vector<int64_t>(group.size(), 1), numbers);
   const std::lock_guard lock(desk().mutex);
   for (int rank = 0; rank < group.size(); ++rank) {
+    if (group.is_fake() && rank != group.rank()) {
+      blocks_.emplace_back(desk().blocks.at(shared_memory_.number).size());
+      continue;
+    }
     const auto found = desk().blocks.find(numbers[rank].item<int64_t>());
     if (found == desk().blocks.end()) throw CommError("read: rank " + std::to_string(rank) + " has left");
     blocks_.push_back(found->second);
@@ -64,9 +72,10 @@ SharedBlocks::SharedBlocks(Communicator& group, std::vector<at::Tensor> mine) : 
 void SharedBlocks::put(size_t i, const void* data, const Box& rows,
                        const std::function<Box(int64_t rank)>& box_of) const {
   for (int64_t rank = 0; rank < static_cast<int64_t>(blocks_.size()); ++rank) {
+    const at::Tensor& whole = block(rank, i);
+    if (!whole.defined() || is_fake(whole)) continue;
     const Box box = box_of(rank), part = box.intersect(rows);
     if (part.empty()) continue;
-    const at::Tensor& whole = block(rank, i);
     const auto size = static_cast<size_t>(whole.element_size());
     const DenseBox source{rows, size}, target{box, size};
     const StridedCopy copy = copy_between(source, target, part);
@@ -79,12 +88,14 @@ void SharedBlocks::put(size_t i, const void* data, const Box& rows,
 std::vector<ReadInto> SharedBlocks::places(size_t i, const std::vector<int64_t>& shape, const Box& rows,
                                            const std::function<Box(int64_t rank)>& box_of) const {
   if (count_runs(shape, rows) != 1) return {};
-  const auto size = static_cast<int64_t>(blocks_[0][i].element_size());
+  int64_t size = 0;
+  for (const auto& blocks : blocks_) size = blocks[i].defined() ? blocks[i].element_size() : size;
   std::vector<std::pair<int64_t, ReadInto>> found;  // by offset in the array
   int64_t bytes = 0;
   for (int64_t rank = 0; rank < static_cast<int64_t>(blocks_.size()); ++rank) {
     const Box box = box_of(rank), part = box.intersect(rows);
     if (part.empty()) continue;
+    if (!block(rank, i).defined()) return {};
     Box within;  // the part as its block counts
     for (int64_t dim = 0; dim < box.ndim(); ++dim) within.push_back(part[dim].shifted(-box[dim].begin));
     auto* block_data = static_cast<char*>(block(rank, i).mutable_data_ptr());

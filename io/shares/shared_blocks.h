@@ -19,10 +19,10 @@ constexpr int64_t kPieceBytes = 256 << 10;
 /// any rank may write into it, also where its owner has left because of an error.
 class SharedBlocks {
  public:
-  /// True if the ranks of a group can do so. The same answer on every rank.
+  /// True if the ranks of a group can do so, or those that a dry run stands for. The same answer on every rank.
   static bool possible(const Communicator& group);
   /// Shares these blocks of this rank, contiguous ones of the CPU, to the others; as many on every rank.
-  /// Collective over the group.
+  /// Collective over the group. In a dry run there are no blocks of other ranks, and nothing is put into them.
   SharedBlocks(Communicator& group, std::vector<at::Tensor> mine);
   const at::Tensor& block(int64_t rank, size_t i) const { return blocks_[static_cast<size_t>(rank)][i]; }
   /// Copies the elements `rows` of an array, dense at `data`, into block `i` of every rank that holds any of them;
@@ -34,6 +34,9 @@ class SharedBlocks {
   /// in one rank's block, and blocks have long runs of them.
   std::vector<ReadInto> places(size_t i, const std::vector<int64_t>& shape, const Box& rows,
                                const std::function<Box(int64_t rank)>& box_of) const;
+  /// Drops the blocks of others, into which this rank writes no more. Before the call that ends the writes of all, so
+  /// that the owner of a block frees it.
+  void release() { blocks_.clear(); }
 
  private:
   class SharedMemory {

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# X14: steps that read files send and hold what is planned, and dry runs have the values of small reads.
+# usage: plan_reads.sh PROGRAM [LAUNCHER...]
+# Without a launcher (mpirun -n 2) ranks are threads.
+set -euo pipefail
+program=$1
+shift
+script=tests/scripting/support/plan_reads.lua
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+"$program" run "$script" --ranks 2 -- "$folder" save
+
+check() {
+  local ranks=$1
+  shift
+  local words=("$program" plan "$script" --check --check-steps 1)
+  if [ ${#launcher[@]} -eq 0 ]; then words+=(--ranks "$ranks"); fi
+  if ! "${launcher[@]}" "${words[@]}" -- "$folder" "$@" > "$folder/report.txt" 2>&1 ||
+    ! grep -q "every rank sends what is planned" "$folder/report.txt" ||
+    grep -q "out by more" "$folder/report.txt"; then
+    echo "$*:"
+    cat "$folder/report.txt"
+    failed=1
+  fi
+}
+
+launcher=("$@")
+failed=0
+if [ ${#launcher[@]} -gt 0 ]; then
+  for reads in plain chunks "half uneven empty steps halo copies small npy"; do
+    check 2 $reads
+  done
+  exit $failed
+fi
+for reads in plain wide chunks decoded half halo whole_half npy \
+  "integers slices steps uneven empty copies rows small whole pt"; do
+  check 2,3 $reads
+done
+check 4 grid
+
+real=$("$program" run "$script" --ranks 2 -- "$folder" values)
+for more in "" --fake-tensors; do
+  dry=$("$program" run "$script" --backend fake --ranks 2 $more -- "$folder" values | grep values)
+  if [ "$(grep values <<< "$real")" != "$dry" ]; then
+    echo "values of a dry run ($more): $dry"
+    echo "values of a run:      $real"
+    failed=1
+  fi
+done
+exit $failed
