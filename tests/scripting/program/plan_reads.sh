@@ -28,12 +28,12 @@ check() {
 launcher=("$@")
 failed=0
 if [ ${#launcher[@]} -gt 0 ]; then
-  for reads in plain chunks "half uneven empty steps halo copies small npy"; do
+  for reads in plain chunks "half uneven empty steps halo copies small npy" checkpoint; do
     check 2 $reads
   done
   exit $failed
 fi
-for reads in plain wide chunks decoded half halo whole_half npy \
+for reads in plain wide chunks decoded half halo whole_half npy checkpoint \
   "integers slices steps uneven empty copies rows small whole pt"; do
   check 2,3 $reads
 done
