@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moonhalo/scripting/program/session.h"
 
+#include <ATen/Parallel.h>
 #include <c10/util/ScopeExit.h>
 #include <unistd.h>
 
@@ -350,11 +351,14 @@ void check_dry_run(const SessionOptions& options) {
 void Session::run_fake_ranks() {
   const auto facts = options_.root_facts ? options_.root_facts : std::make_shared<RootFacts>();
   facts->begin(options_.fake_ranks);
-  run_ranks(static_cast<int>(options_.fake_ranks.size()), [&](Communicator& threads) {
+  // As many threads of LibTorch as a real rank would have: its kernels take memory for each of them.
+  const int sharing = launch_.size > 1 ? 1 : std::max(1, options_.ranks);
+  const auto run_one = [&](Communicator& threads) {
     const int64_t rank = options_.fake_ranks[threads.rank()];
     const auto at_end = c10::make_scope_exit([&] { facts->end(rank); });
     run_rank(make_fake_communicator(static_cast<int>(rank), options_.ranks, facts, options_.simulated), true);
-  });
+  };
+  run_ranks(static_cast<int>(options_.fake_ranks.size()), run_one, std::max(1, at::get_num_threads() / sharing));
 }
 
 int Session::run() {
