@@ -5,6 +5,7 @@
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 
@@ -331,8 +332,10 @@ void columns_as_windows(ShapeCall& call) {
   call.give(windows.resize_(sizes));
 }
 
-// Bytes that oneDNN keeps for the derivative of an LSTM: of a call with `steps` steps, which is made.
+// Bytes that oneDNN keeps for the derivative of an LSTM: of a call with `steps` steps, which is made. Its memory is not
+// that of the program.
 int64_t kept_bytes(const ShapeCall& call, int64_t steps) {
+  const c10::DebugInfoGuard uncounted(c10::DebugInfoKind::PROFILER_STATE, nullptr);
   const auto zeros = [&](size_t i, at::IntArrayRef sizes) { return at::zeros(sizes, call.tensor(i).scalar_type()); };
   const at::Tensor& x = call.tensor(0);
   const at::Tensor input = zeros(0, {steps, x.size(1), x.size(2)});
@@ -355,14 +358,16 @@ int64_t work_space_of_lstm(const ShapeCall& call) {
 // The memory that is kept grows with the steps: two short calls show by how much. oneDNN has no other answer.
 void lstm(ShapeCall& call) {
   constexpr int64_t kFew = 4, kMore = 12;
-  const at::Tensor &x = call.tensor(0), &state = call.tensor(5);
-  const int64_t steps = x.size(0), few = kept_bytes(call, std::min(steps, kFew));
-  const int64_t more = steps <= kFew ? few : kept_bytes(call, std::min(steps, kMore));
+  const at::Tensor& x = call.tensor(0);
+  const int64_t steps = x.size(0);
   call.give({steps, x.size(1), call.value(10).toInt()}, x.scalar_type());
-  call.give(at::empty_like(state));
+  call.give(at::empty_like(call.tensor(5)));
   call.give(at::empty_like(call.tensor(6)));
-  call.give({steps <= kMore ? more : more + (more - few) * (steps - kMore) / (kMore - kFew)}, at::kByte);
   call.use_work_space(work_space_of_lstm(call));
+  if (!at::GradMode::is_enabled()) return call.give(at::Tensor());  // nothing is kept
+  const int64_t few = kept_bytes(call, std::min(steps, kFew));
+  const int64_t more = steps <= kFew ? few : kept_bytes(call, std::min(steps, kMore));
+  call.give({steps <= kMore ? more : more + (more - few) * (steps - kMore) / (kMore - kFew)}, at::kByte);
 }
 
 void lstm_backward(ShapeCall& call) {

@@ -53,8 +53,8 @@ class ShapeCall {
 using ShapeRule = void (*)(ShapeCall& call);
 
 /// The rule of an operator, or null. `name` is "aten::max", or with its overload "aten::where.self". An operator that
-/// writes its results has the rule of the one that returns them. Only operators without a meta kernel in LibTorch's C++
-/// library have a rule.
+/// writes its results has the rule of the one that returns them. Only operators have a rule whose meta kernel in
+/// LibTorch's C++ library is missing or fails.
 const ShapeRule* find_shape_rule(const std::string& name);
 
 using ShapeRules = std::vector<std::pair<std::string, ShapeRule>>;

@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/io/base/h5_types.h"
 #include "moonhalo/io/formats/catalog.h"
@@ -82,6 +84,8 @@ void Conversion::apply(const at::Tensor& raw, const at::Tensor& target, const h5
   } else if (dtype == at::kFloat || dtype == at::kDouble) {
     if (computes) decoder->apply(raw, target);
   } else {
+    std::optional<ComputedValues> computed;  // `values` can be larger than both
+    if (computes) computed.emplace();
     const at::Tensor values = at::empty(raw.sizes(), at::kFloat);
     if (computes) decoder->apply(raw, values);
     target.copy_(values);

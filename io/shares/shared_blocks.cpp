@@ -54,6 +54,7 @@ SharedBlocks::SharedMemory::~SharedMemory() {
 }
 
 SharedBlocks::SharedBlocks(Communicator& group, std::vector<at::Tensor> mine) : shared_memory_(std::move(mine)) {
+  const ComputedValues facts;  // the numbers are read, of however many ranks
   at::Tensor numbers = at::empty({group.size()}, at::kLong);
   group.all_gather(at::tensor({shared_memory_.number}, at::kLong), std::vector<int64_t>(group.size(), 1), numbers);
   const std::lock_guard lock(desk().mutex);

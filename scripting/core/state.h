@@ -20,14 +20,14 @@
 
 namespace moonhalo::scripting {
 
-/// The facts that one Lua state has about its run. One per state, a state belongs to one rank and one thread.
-/// What the last search of a script (autodist with a machine) has done on the ranks that run.
+/// The last search of a script (autodist with a machine), on the ranks that run.
 struct Searched {
   int64_t measured = 0;  ///< divisions whose real steps it took the times of
   std::string taken;     ///< the division that it took
   std::string forecast;  ///< the one with the shortest forecast, which a search without real steps takes
 };
 
+/// The facts that one Lua state has about its run. One per state, a state belongs to one rank and one thread.
 struct Context {
   CommunicatorPtr world;  ///< never null; a world of one outside parallel runs
   bool ranks_are_threads = false;

@@ -191,5 +191,22 @@ TEST(WorkSpace, X14_LstmsAreCounted) {
   }
 }
 
+// Without gradients nothing is kept.
+TEST(WorkSpace, X14_LstmsWithoutGradientsAreCounted) {
+  const at::NoGradGuard without_gradients;
+  const Call lstm = [](const at::Tensor& x, const at::Tensor& states) {
+    const std::vector<at::Tensor> weights{at::ones({256, 64}), at::ones({256, 64}), at::ones({256}), at::ones({256})};
+    const at::Tensor state = states.view({1, 512, 64}).narrow(1, 0, 8);
+    return std::get<0>(at::lstm(x.view({64, 8, 64}), {state, state}, weights, true, 1, 0.0, false, false, false));
+  };
+  const std::vector<int64_t> sizes{64, 512};
+  const Memory real = memory_of(lstm, at::ones(sizes), at::ones(sizes));
+  const FakeResults fakes;
+  const Memory fake = memory_of(lstm, make_fake(sizes, at::kFloat), make_fake(sizes, at::kFloat));
+
+  EXPECT_EQ(fake.kept, real.kept);
+  EXPECT_NEAR(static_cast<double>(fake.peak), static_cast<double>(real.peak), 0.1 * static_cast<double>(real.peak));
+}
+
 }  // namespace
 }  // namespace moonhalo::testing::test_work_space
