@@ -14,11 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "moonhalo/engine/base/usable_cores.h"
 #include "moonhalo/engine/forecast/machine.h"
 #include "moonhalo/scripting/program/session.h"
+#include "tests/scripting/program/plan_folder.h"
 #include "tests/scripting/run_program.h"
-#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_plan_command {
 namespace {
@@ -53,27 +52,7 @@ print(mh.rank(), sent.messages, sent.bytes, mh.memory().peak)
 print "not shown by a plan"
 )";
 
-class PlanCommand : public ::testing::Test {
- protected:
-  std::string script(const char* text) const {
-    std::string path = (folder_.path() / "train.lua").string();
-    std::ofstream(path) << text;
-    return path;
-  }
-  std::string path(const char* name) const { return (folder_.path() / name).string(); }
-  // A machine file of this host.
-  std::string here() const {
-    Machine machine = read_machine("epyc");
-    machine.measured = true;
-    machine.host.cores = usable_core_count();
-    machine.host.processor = processor_model();
-    write_machine(machine, path("here.json"));
-    return path("here.json");
-  }
-
- private:
-  moonhalo::testing::Folder folder_;
-};
+class PlanCommand : public PlanFolder {};
 
 TEST_F(PlanCommand, X14_SaysWhatRealRanksSendAndHold) {
   const std::string training = script(kTraining), file = path("plan.json");

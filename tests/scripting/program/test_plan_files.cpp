@@ -9,30 +9,21 @@
 #include <string>
 #include <vector>
 
+#include "tests/scripting/program/plan_folder.h"
 #include "tests/scripting/run_program.h"
-#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_plan_files {
 namespace {
 
 using ::testing::HasSubstr;
 
-class PlanFiles : public ::testing::Test {
+class PlanFiles : public PlanFolder {
  protected:
-  std::string script(const char* text) const {
-    std::string path = folder_ / "train.lua";
-    std::ofstream(path) << text;
-    return path;
-  }
-  std::string path(const char* name) const { return folder_ / name; }
   static std::string text_of(const std::filesystem::path& file) {
     std::ostringstream text;
     text << std::ifstream(file, std::ios::binary).rdbuf();
     return text.str();
   }
-
- private:
-  moonhalo::testing::Folder folder_;
 };
 
 // Goes on from its checkpoint, if it is there.

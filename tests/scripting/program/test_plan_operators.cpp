@@ -13,8 +13,8 @@
 #include "moonhalo/scripting/program/dry_run.h"
 #include "moonhalo/scripting/program/plan_operators.h"
 #include "moonhalo/scripting/program/session.h"
+#include "tests/scripting/program/plan_folder.h"
 #include "tests/scripting/run_program.h"
-#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_plan_operators {
 namespace {
@@ -31,27 +31,7 @@ local x = mh.ones{100, 100}
 x = x + x
 )";
 
-class PlanOperators : public ::testing::Test {
- protected:
-  std::string script(const char* text) const {
-    std::string path = (folder_.path() / "train.lua").string();
-    std::ofstream(path) << text;
-    return path;
-  }
-  std::string path(const char* name) const { return (folder_.path() / name).string(); }
-  // A machine file of this host.
-  std::string here() const {
-    Machine machine = read_machine("epyc");
-    machine.measured = true;
-    machine.host.cores = usable_core_count();
-    machine.host.processor = processor_model();
-    write_machine(machine, path("here.json"));
-    return path("here.json");
-  }
-
- private:
-  moonhalo::testing::Folder folder_;
-};
+class PlanOperators : public PlanFolder {};
 
 TEST_F(PlanOperators, X14_TimesOfAnotherHostAreLeftOut) {
   const std::string sum = script(kSum), machine = here();

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "moonhalo/scripting/program/plan_limits.h"
+#include "tests/scripting/program/plan_folder.h"
 #include "tests/scripting/run_program.h"
-#include "tests/support/folder.h"
 
 namespace moonhalo::scripting::test_plan_report {
 namespace {
@@ -25,19 +25,7 @@ using ::testing::MatchesRegex;
 using ::testing::Not;
 using Json = nlohmann::json;
 
-class PlanReport : public ::testing::Test {
- protected:
-  std::string script(const std::string& text) const {
-    std::string path = folder_ / "train.lua";
-    std::ofstream(path) << text;
-    return path;
-  }
-  Json json() const { return Json::parse(std::ifstream(path("plan.json"))); }
-  std::string path(const std::string& name) const { return folder_ / name; }
-
- private:
-  moonhalo::testing::Folder folder_;
-};
+class PlanReport : public PlanFolder {};
 
 // One rank of one kind, with 100 bytes at the peak of its step.
 RanksPlan small_plan(const std::vector<TapePeak::Held>& held) {
