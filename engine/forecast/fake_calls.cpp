@@ -64,6 +64,7 @@ struct KnownOperator {
     const auto functional = writes ? functional_variant(op) : std::nullopt;
     rule_name = c10::toString(functional ? functional->operator_name() : op.operator_name());
     rule = find_shape_rule(rule_name);
+    work_space = find_work_space_rule(op.operator_name().name);
     way = find_way(op);
   }
 
@@ -97,6 +98,7 @@ struct KnownOperator {
   OperatorFacts facts;
   std::string rule_name;
   const ShapeRule* rule = nullptr;
+  WorkSpaceRule work_space = nullptr;
   Way way = Way::kNone;
   bool gives_tensors = false, writes = false;
   int device = -1;
@@ -320,7 +322,7 @@ class FakeCall {
     }
     Stack results = arguments;
     op_.callBoxed(results);
-    work_space_ = kernel_work_space(op_, arguments, results);
+    if (known_.work_space != nullptr) work_space_ = known_.work_space(arguments, results);
     return results;
   }
 
