@@ -76,15 +76,15 @@ std::string verbs_text(const std::string& backend, int64_t ranks, const Machine:
   return text;
 }
 
-// Says what the file is for, and that forecasts from it are rough where they are.
-std::string written(const Machine& machine, const std::string& file) {
+// Says what the file is for, and that forecasts from it are rough where they are. `then`: what follows the remedy.
+std::string written(const Machine& machine, const std::string& file, const char* then) {
   std::string text;
   if (!machine.quiet) {
     text = "the machine was not quiet: ";
     text += neighbours_are_plausible(machine) ? "repeated times differ by more than 3 %"
                                               : "work took less time beside neighbours than alone";
-    text += ", so forecasts are rough\n  fix   stop other programs and run moonhalo calibrate " + file +
-            " again; if none ran, give it more time (--seconds)\n";
+    text += ", so forecasts are rough\n  fix   stop other programs and run moonhalo calibrate " + file + " again" +
+            then + "; if none ran, give it more time (--seconds)\n";
   }
   return text + "wrote " + file + ": moonhalo plan SCRIPT --machine " + file +
          " forecasts the steps of a script on this machine\n";
@@ -104,7 +104,7 @@ int calibrate_this_host(const CalibrateWanted& wanted) {
   write_output("'" + machine.name + "': " + plural(machine.host.cores, "core") + " of '" + machine.host.processor +
                "'\n" + rates_of(machine));
   for (const auto& [ranks, verbs] : machine.verbs.at("threads")) write_output(verbs_text("threads", ranks, verbs));
-  write_output(written(machine, wanted.file) + "mpirun -n N moonhalo calibrate " + wanted.file +
+  write_output(written(machine, wanted.file, "") + "mpirun -n N moonhalo calibrate " + wanted.file +
                " --verbs adds the collectives of N processes\n");
   return kDone;
 }
@@ -131,7 +131,7 @@ int calibrate_ranks(const CalibrateWanted& wanted) {
     if (world.rank() != 0) return;
     write_machine(machine, wanted.file);
     write_output(verbs_text(world.backend(), world.size(), machine.verbs.at(world.backend()).at(world.size())));
-    write_output(written(machine, wanted.file));
+    write_output(written(machine, wanted.file, ", and then this command"));
   });
 }
 
