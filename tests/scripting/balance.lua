@@ -210,6 +210,20 @@ function tests.test_X13_a_part_that_rows_do_not_change_is_measured()
   testing.assert_equal({got.sizes, #got.moves}, {{60, 180}, 2})  -- 2 (60 + r) = 60 + 240 - r
 end
 
+--- Noise can make a block seem to take as long at twice its length.
+function tests.test_X13_the_part_that_rows_do_not_change_is_bounded()
+  local rule = Rule.new{sizes = even(240, 2), weights = ones(240), unit = 1, least = 1, threshold = 1.05, period = 8}
+  local errors = {0, 0}
+  rule:observe({2, 1}, errors, 0)
+  rule:observe({2, 1}, errors, 0)
+  testing.assert_equal(rule.sizes, {80, 160})
+  rule:observe({1.34, 1.001}, errors, 0)  -- by the second block, rows hardly matter
+  rule:observe({0.67, 1.001}, errors, 0)  -- the first one is fast again
+  rule:observe({0.67, 1.001}, errors, 0)
+  testing.assert_equal(rule.fixed <= 120, true)
+  testing.assert_equal(rule.sizes[1] <= 140, true)
+end
+
 function tests.test_X13_state_goes_on()
   local first = run{parts = 3, slow = rank_is_slow(3, 2), steps = 60, fixed = 20}
   local rule = Rule.new{sizes = even(240, 3), weights = ones(240), unit = 1, least = 1, threshold = 1.05, period = 8}
