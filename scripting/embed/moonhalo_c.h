@@ -67,7 +67,8 @@ typedef struct {
   /* Start to send `bytes` bytes, or to receive at most `bytes` bytes (0 is allowed). Store any handle in *request. */
   int (*isend)(void* context, const void* data, size_t bytes, int peer, int tag, void** request);
   int (*irecv)(void* context, void* data, size_t bytes, int peer, int tag, void** request);
-  /* Set *done to 1 when the memory is no longer in use. The request is not used afterwards. */
+  /* Set *done to 1 when the memory is no longer in use. The request is not used afterwards. What has arrived from a
+     peer is received, also if the peer was lost since then. */
   int (*test)(void* context, void** request, int* done);
   /* Cancels a receive. Returns when its memory is no longer in use. */
   int (*cancel)(void* context, void** request);

@@ -17,11 +17,13 @@
 namespace moonhalo {
 namespace {
 
-// Ranks that found different calls wait this long for each other's descriptions, and until theirs are received.
+// Ranks that found different calls wait this long for each other's descriptions.
 constexpr std::chrono::seconds kReportWithin{5};
-constexpr std::chrono::milliseconds kTakenWithin{200};
 // A rank that waits for this long sends the others its call.
 constexpr std::chrono::milliseconds kAnnounceAfter{100};
+// A rank may end its session, and its process, while last messages of others are on their way. So a wait ends for a
+// neighbour that fails only after this time. Ranks that wait for a lost rank itself end at once, and announce it.
+constexpr std::chrono::seconds kEndsForNeighbourAfter{2};
 
 }  // namespace
 
@@ -63,6 +65,27 @@ TransportCall::Part& TransportCall::add(bool sends, char* data, size_t bytes, in
       Part{peer, std::unique_ptr<char[]>(new char[sizeof(Head) + kInlineBytes]), data, bytes, {}, sends});
 }
 
+/// Begins a message. Where that fails, this rank does not go on with the rounds in which others wait for it.
+template <typename Begin>
+void TransportCall::begin(Part& part, const Begin& begin) {
+  try {
+    part.requests.push_back(begin());
+  } catch (const CommError& error) {
+    announce_loss(error);
+    note_failed();
+    throw;
+  }
+}
+
+void TransportCall::announce_loss(const CommError& error) {
+  group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/true, error.what()});
+}
+
+void TransportCall::note_failed() {
+  const std::lock_guard lock(group_->world->mutex);
+  group_->world->failed.try_emplace(group_->tag, call_.number);
+}
+
 void TransportCall::send(const void* data, size_t bytes, int peer) {
   Part& part = add(true, static_cast<char*>(const_cast<void*>(data)), bytes, peer);
   Head head{tag_, bytes, call_.number, call_.elements, call_.kind, call_.op, call_.dtype, call_.root, {}};
@@ -72,11 +95,11 @@ void TransportCall::send(const void* data, size_t bytes, int peer) {
   if (inside && bytes > 0) std::memcpy(part.head.get() + sizeof(head), data, bytes);
   Transport& transport = group_->hub->transport();
   const int to = group_->members[peer];
-  part.requests.push_back(transport.send(part.head.get(), sizeof(head) + (inside ? bytes : 0), to, group_->tag));
+  begin(part, [&] { return transport.send(part.head.get(), sizeof(head) + (inside ? bytes : 0), to, group_->tag); });
   if (inside) return;
-  for (size_t begin = 0; begin < bytes; begin += Transport::kPieceBytes) {
-    part.requests.push_back(
-        transport.send(part.data + begin, std::min(Transport::kPieceBytes, bytes - begin), to, group_->tag));
+  for (size_t at = 0; at < bytes; at += Transport::kPieceBytes) {
+    const size_t piece = std::min(Transport::kPieceBytes, bytes - at);
+    begin(part, [&] { return transport.send(part.data + at, piece, to, group_->tag); });
   }
 }
 
@@ -84,11 +107,11 @@ void TransportCall::receive(void* data, size_t bytes, int peer) {
   Part& part = add(false, static_cast<char*>(data), bytes, peer);
   Transport& transport = group_->hub->transport();
   const int from = group_->members[peer];
-  part.requests.push_back(transport.receive(part.head.get(), sizeof(Head) + kInlineBytes, from, group_->tag));
+  begin(part, [&] { return transport.receive(part.head.get(), sizeof(Head) + kInlineBytes, from, group_->tag); });
   if (bytes <= kInlineBytes) return;
-  for (size_t begin = 0; begin < bytes; begin += Transport::kPieceBytes) {
-    part.requests.push_back(
-        transport.receive(part.data + begin, std::min(Transport::kPieceBytes, bytes - begin), from, group_->tag));
+  for (size_t at = 0; at < bytes; at += Transport::kPieceBytes) {
+    const size_t piece = std::min(Transport::kPieceBytes, bytes - at);
+    begin(part, [&] { return transport.receive(part.data + at, piece, from, group_->tag); });
   }
 }
 
@@ -162,7 +185,7 @@ std::map<int, std::string> TransportCall::exchange_descriptions(const std::strin
     if (under_way.coming.empty() || std::chrono::steady_clock::now() >= deadline || announced()) break;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  const auto taken_by = std::chrono::steady_clock::now() + kTakenWithin;
+  const auto taken_by = std::chrono::steady_clock::now() + TransportHub::kTakenWithin;
   std::vector<void*>& going = under_way.going;
   while (!going.empty() && std::chrono::steady_clock::now() < taken_by) {
     if (group_->hub->transport().test(going.back())) going.pop_back();
@@ -285,9 +308,7 @@ void TransportCall::end_parts(bool sends_too) {
   try {
     wait_for_parts(sends_too);
   } catch (...) {
-    // This rank does not go on with the rounds in which others wait for it.
-    const std::lock_guard lock(group_->world->mutex);
-    group_->world->failed.try_emplace(group_->tag, call_.number);
+    note_failed();
     throw;
   }
 }
@@ -308,7 +329,7 @@ void TransportCall::wait_for_parts(bool sends_too) {
     try {
       std::erase_if(open, [this](Part* part) { return done(*part); });
     } catch (const CommError& error) {  // of the transport
-      group_->hub->announce(*group_->world, group_->tag, {call_.number, /*lost=*/true, error.what()});
+      announce_loss(error);
       throw;
     }
     if (std::none_of(open.begin(), open.end(), must_end)) break;
@@ -329,6 +350,7 @@ void TransportCall::pause(WaitingTime& time, const PollingPause& polling) {
                     std::to_string(call_.number) + " of this group)\n  have  rank " + std::to_string(group_->rank) +
                     " of this group: " + call_.describe() + divergence_remedy());
   }
+  if (waited >= kEndsForNeighbourAfter) group_->hub->check_neighbours();
   std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 

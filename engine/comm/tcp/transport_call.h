@@ -65,6 +65,10 @@ class TransportCall {
     bool ended() const { return head_done && requests.size() == 1; }
   };
   Part& add(bool sends, char* data, size_t bytes, int peer);
+  template <typename Begin>
+  void begin(Part& part, const Begin& begin);
+  void announce_loss(const CommError& error);
+  void note_failed();  ///< this rank does not end this call
   bool ended(void*& request);
   bool done(Part& part);
   int ended_rank();

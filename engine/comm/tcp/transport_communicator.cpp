@@ -57,6 +57,7 @@ class TransportCommunicator final : public CommunicatorBackend {
   int suspended_rank() override {
     constexpr uint64_t kAnyCall = std::numeric_limits<uint64_t>::max();
     group_->hub->poll();
+    group_->hub->check_neighbours();
     return group_->hub->ended_rank(*group_->world, group_->tag, group_->members, kAnyCall);
   }
   bool any_thread() const override { return group_->hub->transport().any_thread(); }

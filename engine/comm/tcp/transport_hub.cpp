@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace moonhalo {
-
 TransportHub::TransportHub(TransportPtr transport) : transport_(std::move(transport)) {
   const int rank = transport_->rank(), size = transport_->size();
   for (const int other : {(rank + 1) / 2 - 1, 2 * rank + 1, 2 * rank + 2}) {
@@ -48,7 +48,7 @@ void TransportHub::take_tag(int tag) {
 }
 
 void TransportHub::suspend(TransportWorld& world) {
-  const std::scoped_lock lock(world.mutex, mutex_);
+  std::unique_lock lock(world.mutex);
   auto next = world.calls.begin();
   do {
     Note note{world.id, world.absence, static_cast<uint64_t>(transport_->rank()), 0, {}};
@@ -57,8 +57,10 @@ void TransportHub::suspend(TransportWorld& world) {
       const uint64_t sound = failed == world.failed.end() ? next->second : failed->second - 1;
       note.calls[note.groups++] = {static_cast<uint64_t>(next->first), sound};
     }
-    pass_on(note, -1);
+    start_own(note);
   } while (next != world.calls.end());
+  lock.unlock();
+  finish_sends();
 }
 
 TransportHub::Note TransportHub::note_of(const TransportWorld& world, int tag, uint64_t number,
@@ -73,8 +75,8 @@ TransportHub::Note TransportHub::note_of(const TransportWorld& world, int tag, u
 void TransportHub::announce(const TransportWorld& world, int tag, const Failure& failure) {
   Note note = note_of(world, tag, failure.call, failure.text);
   note.about = failure.lost ? Note::kLost : Note::kMismatch;
-  const std::lock_guard lock(mutex_);
-  pass_on(note, -1);
+  start_own(note);
+  finish_sends();
 }
 
 void TransportHub::announce(const TransportWorld& world, int tag, uint64_t number, uint64_t call_tag,
@@ -82,8 +84,7 @@ void TransportHub::announce(const TransportWorld& world, int tag, uint64_t numbe
   Note note = note_of(world, tag, number, text);
   note.about = Note::kWaits;
   note.call_tag = call_tag;
-  const std::lock_guard lock(mutex_);
-  pass_on(note, -1);
+  start_own(note);
 }
 
 std::vector<TransportHub::Waiting> TransportHub::waiting(const TransportWorld& world, int tag,
@@ -131,27 +132,68 @@ void TransportHub::take(const Note& note) {
 
 void TransportHub::pass_on(const Note& note, int from) {
   const auto kept = std::make_shared<const Note>(note);
+  FirstFailure failure;
   for (const Neighbour& neighbour : neighbours_) {
     if (neighbour.rank == from) continue;
-    sending_.push_back({kept, transport_->send(kept.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag)});
+    failure.run([&] {
+      sending_.push_back({kept, transport_->send(kept.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag)});
+    });
+  }
+  failure.rethrow();
+}
+
+/// Begins to send a note of this rank. Waits find a neighbour that was lost; here the note goes to the others.
+void TransportHub::start_own(const Note& note) {
+  const std::lock_guard lock(mutex_);
+  FirstFailure().run([&] { pass_on(note, -1); });
+}
+
+void TransportHub::finish_sends() {
+  const auto deadline = std::chrono::steady_clock::now() + kTakenWithin;
+  for (;;) {
+    poll();
+    {
+      const std::lock_guard lock(mutex_);
+      if (sending_.empty()) return;
+    }
+    if (std::chrono::steady_clock::now() >= deadline) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+void TransportHub::take_from(Neighbour& neighbour) {
+  if (neighbour.request == nullptr) listen_to(neighbour);  // an exception has come between
+  while (transport_->test(neighbour.request)) {
+    neighbour.request = nullptr;
+    take(*neighbour.note);
+    pass_on(*neighbour.note, neighbour.rank);
+    listen_to(neighbour);
+  }
+}
+
+/// A note that cannot be sent stays where the transport may still read it.
+void TransportHub::test_sends(FirstFailure& failure) {
+  for (auto one = sending_.begin(); one != sending_.end();) {
+    bool under_way = true, failed = true;
+    failure.run([&] {
+      under_way = !transport_->test(one->request);
+      failed = false;
+    });
+    if (failed && one->request != nullptr) new std::shared_ptr<const Note>(one->note);
+    one = under_way && !failed ? std::next(one) : sending_.erase(one);
   }
 }
 
 void TransportHub::poll() {
   const std::lock_guard lock(mutex_);
-  for (Neighbour& neighbour : neighbours_) {
-    if (neighbour.request == nullptr) listen_to(neighbour);  // an exception has come between
-    while (transport_->test(neighbour.request)) {
-      neighbour.request = nullptr;
-      take(*neighbour.note);
-      pass_on(*neighbour.note, neighbour.rank);
-      listen_to(neighbour);
-    }
-  }
-  // One by one: where a test throws, the others are as they were.
-  for (auto one = sending_.begin(); one != sending_.end();) {
-    one = one->request == nullptr || transport_->test(one->request) ? sending_.erase(one) : std::next(one);
-  }
+  failure_ = {};
+  for (Neighbour& neighbour : neighbours_) failure_.run([&] { take_from(neighbour); });
+  test_sends(failure_);
+}
+
+void TransportHub::check_neighbours() {
+  const std::lock_guard lock(mutex_);
+  failure_.rethrow();
 }
 
 void TransportHub::note_device_call(int tag, uint64_t number) {
@@ -161,6 +203,7 @@ void TransportHub::note_device_call(int tag, uint64_t number) {
 
 int TransportHub::missing(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number) {
   poll();
+  check_neighbours();
   {
     const std::lock_guard lock(mutex_);
     const auto suspended_rank = suspended_.find({world.id, world.absence});

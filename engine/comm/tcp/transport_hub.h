@@ -3,8 +3,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +32,25 @@ struct TransportWorld {
   GroupList groups;
 };
 
+/// Keeps the first CommError of several steps that all run: a rank that was lost must not keep notes from others.
+class FirstFailure {
+ public:
+  template <typename Step>
+  void run(const Step& step) {
+    try {
+      step();
+    } catch (const CommError&) {
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::exception_ptr failure_;
+};
+
 /// Holds what all worlds over one transport share: the tags of their groups, and notes of ranks that are suspended
 /// or make other calls than others, which flood a binary tree of all ranks. Ranks pass notes on while they wait for
 /// something.
@@ -46,11 +67,16 @@ class TransportHub {
   void take_tag(int tag);
   /// Ranks of a group that make different calls send them to each other with its tag and this added.
   static constexpr int kDescriptionTags = 16384;
+  /// A rank that fails tests its last messages for at most this long: a transport may move them in tests alone.
+  static constexpr std::chrono::milliseconds kTakenWithin{200};
 
-  /// This rank makes no more calls in this world until its ranks come back.
+  /// This rank makes no more calls in this world until its ranks come back. Does not fail for ranks that cannot be
+  /// reached.
   void suspend(TransportWorld& world);
-  /// Takes notes that have come, and passes them on. Any thread.
+  /// Takes notes that have come, and passes them on. Any thread. Goes through all neighbours, also where one fails.
   void poll();
+  /// CommError where notes of a rank failed in the last poll: it was lost, or has ended.
+  void check_neighbours();
   /// A rank of the group of `members` with this tag that was lost, or is suspended and never ends its call
   /// `number`; -1 if there is none. (Two groups of different ranks may have one tag.)
   int ended_rank(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number);
@@ -70,7 +96,7 @@ class TransportHub {
   void announce(const TransportWorld& world, int tag, uint64_t number, uint64_t call_tag, const std::string& text);
   /// Returns what ranks of the group of `members` have announced so.
   std::vector<Waiting> waiting(const TransportWorld& world, int tag, const std::vector<int>& members, uint64_t number);
-  /// Announces it to all ranks, of the group with this tag.
+  /// Announces it to all ranks, of the group with this tag. Does not fail for ranks that cannot be reached.
   void announce(const TransportWorld& world, int tag, const Failure& failure);
   /// Returns what a rank of the group of `members` has announced of call `number` or one before it.
   std::optional<Failure> announced(const TransportWorld& world, int tag, const std::vector<int>& members,
@@ -105,12 +131,17 @@ class TransportHub {
   void withdraw_all();
   void take(const Note& note);
   void pass_on(const Note& note, int from);
+  void take_from(Neighbour& neighbour);
+  void test_sends(FirstFailure& failure);
+  void start_own(const Note& note);
+  void finish_sends();
 
   TransportPtr transport_;
   int next_tag_ = 1;
   std::vector<Neighbour> neighbours_;
   std::deque<Sending> sending_;
-  std::mutex mutex_;  // of notes
+  std::mutex mutex_;      // of notes
+  FirstFailure failure_;  // of the last poll
   // By world, absence and rank: calls of groups by tag.
   std::map<std::array<uint64_t, 2>, std::map<uint64_t, std::map<uint64_t, uint64_t>>> suspended_;
   static constexpr size_t kKept = 64;

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kRanks = 3, kLost = 1, kSets = 3 };
+enum { kRanks = 3, kLost = 1, kSets = 3 }; /* sets of sockets: of three ranks, of the two left, of the tests */
 
 #define EXPECT(condition) expect((condition) != 0, #condition, __LINE__)
 static void expect(int condition, const char* what, int line) {
@@ -200,14 +200,37 @@ static mh_session* open_and_train(const char* script, const mh_transport* t, dou
   return session;
 }
 
-/* The rank is lost outside of Moonhalo, or inside of the function that all call. */
-static void loses(const char* script, const char* function, int sets[kSets][kRanks][kRanks], int rank) {
+static void send_byte(int socket) { EXPECT(send(socket, "x", 1, 0) == 1); }
+
+static void wait_for_byte(int socket) {
+  char byte;
+  while (recv(socket, &byte, 1, 0) != 1) EXPECT(errno == EAGAIN);
+}
+
+/* Returns when the rank at the other end of a socket has ended. */
+static void wait_for_end(int socket) {
+  char byte;
+  ssize_t n;
+  while ((n = recv(socket, &byte, 1, 0)) != 0) EXPECT(n < 0 && errno == EAGAIN);
+}
+
+/* The rank is lost outside of Moonhalo, or inside of the function that all call. `late`: rank 0 calls when the rank is
+   lost, and rank 2 well before. So rank 2, which waits for rank 0 alone, must learn of the loss from it. */
+static void loses(const char* script, const char* function, int late, int sets[kSets][kRanks][kRanks], int rank) {
+  const struct timespec some_time = {0, 300000000};
   links all, two;
   mh_transport t = transport_of(&all, sets[0], rank, -1);
   double field[12 * 9], seconds;
-  char byte = 'x';
   mh_session* session = open_and_train(script, &t, field);
-  if (rank == kLost && strcmp(function, "train") == 0) kill(getpid(), SIGKILL);
+  if (rank == kLost) { /* No rank is in its training any more. */
+    wait_for_byte(sets[2][kLost][0]);
+    wait_for_byte(sets[2][kLost][2]);
+    if (late) nanosleep(&some_time, NULL);
+    if (strcmp(function, "train") == 0) kill(getpid(), SIGKILL);
+  } else {
+    send_byte(sets[2][rank][kLost]);
+  }
+  if (rank == 0 && late) wait_for_end(sets[2][0][kLost]);
   seconds = now();
   EXPECT(mh_call(session, function, 0, NULL, 0, NULL) == MH_RANK_LOST);
   seconds = now() - seconds;
@@ -218,15 +241,15 @@ static void loses(const char* script, const char* function, int sets[kSets][kRan
   EXPECT(strstr(mh_error(), "the session has ended before") != NULL);
   EXPECT(mh_close(session) == MH_OK);
 
-  EXPECT(send(sets[2][rank][2 - rank], &byte, 1, 0) == 1);
-  while (recv(sets[2][rank][2 - rank], &byte, 1, 0) != 1) EXPECT(errno == EAGAIN);
+  send_byte(sets[2][rank][2 - rank]);
+  wait_for_byte(sets[2][rank][2 - rank]);
   t = transport_of(&two, sets[1], rank, kLost);
   session = open_and_train(script, &t, field);
   EXPECT(mh_call(session, function[0] == 't' ? "train" : "nothing", 0, NULL, 0, NULL) == MH_OK);
   EXPECT(mh_close(session) == MH_OK);
 }
 
-static void run(const char* script, const char* function) {
+static void run(const char* script, const char* function, int late) {
   int sets[kSets][kRanks][kRanks], s, i, j, status, killed = 0;
   pid_t process[kRanks];
   for (s = 0; s < kSets; ++s) {
@@ -252,7 +275,7 @@ static void run(const char* script, const char* function) {
           if (j / kRanks != i) close(sets[s][j / kRanks][j % kRanks]);
         }
       }
-      loses(script, function, sets, i);
+      loses(script, function, late, sets, i);
       fflush(stdout);
       _exit(0);
     }
@@ -273,8 +296,9 @@ static void run(const char* script, const char* function) {
 
 int main(int argc, char** argv) {
   EXPECT(argc == 2);
-  run(argv[1], "train");
-  run(argv[1], "is_killed_on_rank_1");
+  run(argv[1], "train", 0);
+  run(argv[1], "train", 1);
+  run(argv[1], "is_killed_on_rank_1", 0);
   printf("lost_rank: two ranks go on without the third\n");
   return 0;
 }
