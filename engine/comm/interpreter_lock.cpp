@@ -13,11 +13,11 @@ std::atomic<const InterpreterLock*> interpreter_lock{nullptr};
 void set_interpreter_lock(const InterpreterLock& lock) { interpreter_lock = &lock; }
 
 InterpreterReleased::InterpreterReleased() {
-  if (const InterpreterLock* lock = interpreter_lock) released_state_ = lock->give_up();
+  if (const InterpreterLock* lock = interpreter_lock) released_state_ = lock->release();
 }
 
 InterpreterReleased::~InterpreterReleased() {
-  if (released_state_ != nullptr) interpreter_lock.load()->take(released_state_);
+  if (released_state_ != nullptr) interpreter_lock.load()->acquire(released_state_);
 }
 
 }  // namespace moonhalo

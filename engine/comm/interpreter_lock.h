@@ -5,9 +5,9 @@ namespace moonhalo {
 
 /// The lock of an interpreter that all threads of this process share, such as Python's.
 struct InterpreterLock {
-  /// Gives the lock up if the calling thread holds it, and returns what `take` needs; else null.
-  void* (*give_up)();
-  void (*take)(void* interpreter_released);
+  /// Releases the lock if the calling thread holds it, and returns what `acquire` needs. Else returns null.
+  void* (*release)();
+  void (*acquire)(void* state);
 };
 /// Set once, before any rank waits; lives as long as the process.
 void set_interpreter_lock(const InterpreterLock& lock);

@@ -14,13 +14,13 @@ constexpr int kInstructionsPerLook = 10000;
 constexpr std::chrono::milliseconds kPollInterval{100};
 const char kWatchKey = 0;
 
-/// Returns why no rank waits for this one any more; nothing while they do.
-std::optional<std::string> interpreter_released(Communicator& control) {
+/// Returns why the other ranks no longer wait for this call, or nothing while they do.
+std::optional<std::string> ended_by_others(Communicator& control) {
   if (control.size() == 1) return std::nullopt;
   try {
     const int rank = backend_of(control).suspended_rank();
     if (rank < 0) return std::nullopt;
-    return "rank " + std::to_string(rank) + " of all has given it up";
+    return "rank " + std::to_string(rank) + " has ended this call";
   } catch (const CommError& error) {  // the program has ended its MPI
     return error.what();
   }
@@ -65,7 +65,7 @@ void CallWatch::poll(lua_State* lua) {
     ends = true;
   } else if (now >= polls_others_) {
     polls_others_ = now + kPollInterval;
-    if (const auto why = interpreter_released(*control_)) {
+    if (const auto why = ended_by_others(*control_)) {
       context(lua).rank_was_lost = true;
       push_exit(
           lua, ScriptStop(script_position(lua) + "the other ranks do not wait for this call any more\n  have  " + *why +

@@ -58,12 +58,12 @@ namespace {
 
 void use_interpreter_lock() {
   static const InterpreterLock lock{
-      .give_up = []() -> void* {
+      .release = []() -> void* {
         // After the interpreter's end PyGILState_Check is always true. While it ends, the thread that ends it has it.
         const bool runs = Py_IsInitialized() != 0 && !interpreter_ends();
         return runs && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr;
       },
-      .take = [](void* interpreter_released) { take_interpreter(static_cast<PyThreadState*>(interpreter_released)); },
+      .acquire = [](void* state) { take_interpreter(static_cast<PyThreadState*>(state)); },
   };
   set_interpreter_lock(lock);
 }

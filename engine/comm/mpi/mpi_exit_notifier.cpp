@@ -76,19 +76,21 @@ int MpiExitNotifier::end_all(MPI_Comm, int, void*, void*) {
     if (done) return MPI_SUCCESS;
     const Clock::duration waited = time.poll();
     if (exit_status != 0 && waited > kGrace)
-      give_up("it ends with exit status " + std::to_string(exit_status) + ", and others go on without it", exit_status);
+      stop_all_ranks("it ends with exit status " + std::to_string(exit_status) + ", and others go on without it",
+                     exit_status);
     for (const auto& one : registry()) {
       if (time.left(one->limit_ * kStartTimeoutFactor) > Clock::duration::zero()) continue;
       if (!finalises_for_itself) return MPI_SUCCESS;  // whom the program's MPI_Finalize waits for is its own affair
-      give_up("it has ended, and others did not within " + seconds_text(one->limit_ * kStartTimeoutFactor) + " (" +
-                  std::to_string(kStartTimeoutFactor) + " times what MOONHALO_TIMEOUT_S or --timeout gives)",
-              kRankLostStatus);
+      stop_all_ranks("it has ended, and others did not within " + seconds_text(one->limit_ * kStartTimeoutFactor) +
+                         " (" + std::to_string(kStartTimeoutFactor) +
+                         " times what MOONHALO_TIMEOUT_S or --timeout gives)",
+                     kRankLostStatus);
     }
     std::this_thread::sleep_for(std::min<Clock::duration>(waited / 20, std::chrono::milliseconds(5)));
   }
 }
 
-void MpiExitNotifier::give_up(const std::string& message, int status) {
+void MpiExitNotifier::stop_all_ranks(const std::string& message, int status) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::fprintf(stderr, "moonhalo: rank %d stops all ranks: %s\n", rank, message.c_str());
@@ -102,7 +104,7 @@ void MpiExitNotifier::set_exit_status(int status) {
   finalises_for_itself = true;
   const std::lock_guard lock(registry_mutex());
   if (status != 0 && registry().empty())
-    give_up("it ends with exit status " + std::to_string(status) + " before it could join them", status);
+    stop_all_ranks("it ends with exit status " + std::to_string(status) + " before it could join them", status);
 }
 
 void MpiExitNotifier::end() {

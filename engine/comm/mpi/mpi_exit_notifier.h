@@ -71,7 +71,7 @@ class MpiExitNotifier {
  private:
   explicit MpiExitNotifier(MPI_Comm comm);
   static int end_all(MPI_Comm, int, void*, void*);
-  [[noreturn]] static void give_up(const std::string& message, int status);
+  [[noreturn]] static void stop_all_ranks(const std::string& message, int status);
   void end();
   bool all_ended();
   void pass_on(const std::vector<uint64_t>& note);

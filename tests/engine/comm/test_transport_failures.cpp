@@ -239,7 +239,9 @@ TEST(TransportFailures, X15_ALostRankThatPassesNotesOnEndsTheWaitsBelowIt) {
       at::Tensor never = at::zeros({5});
       const int from[] = {1, 0, 1, 0};
       if (threads.rank() != 1) {
-        EXPECT_THAT(message_of([&] { world->exchange({}, {{from[threads.rank()], never}}); }),
+        EXPECT_THAT(message_of([&] {
+                      world->exchange({}, {{from[threads.rank()], never}});
+                    }),
                     HasSubstr("a planted failure"));
       }
       threads.barrier();
