@@ -21,10 +21,10 @@
 #include "moonhalo/engine/forecast/search/division_times.h"
 #include "moonhalo/engine/forecast/search/search_progress.h"
 #include "moonhalo/engine/forecast/search/search_report.h"
-#include "moonhalo/engine/forecast/search/unrecorded.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
 #include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/engine/profile/unrecorded.h"
 
 namespace moonhalo {
 namespace {

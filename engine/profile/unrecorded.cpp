@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moonhalo/engine/forecast/search/unrecorded.h"
+#include "moonhalo/engine/profile/unrecorded.h"
 
 #include <utility>
 
