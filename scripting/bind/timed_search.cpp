@@ -145,19 +145,27 @@ int search(lua_State* lua) {
   return 2;
 }
 
-/// _machine_digest(machine) -> hexadecimal digits that stand for what the file of the machine says on rank 0, however
-/// it is laid out. Collective.
-int machine_digest(lua_State* lua) {
-  const std::string machine = check_string(lua, 1);
-  push(lua, run_on_first_rank(*context(lua).world, [&] {
-         constexpr size_t kDigits = 16;
-         return hex(sha256(to_json(read_machine(machine)))).substr(0, kDigits);
-       }));
-  return 1;
+/// _key_of_search{machine =, backend =, ranks =, units =} -> hexadecimal digits that stand for what the file of the
+/// machine says on rank 0, however it is laid out; the backend that sends the messages in the forecasts. Collective.
+int key_of_search(lua_State* lua) {
+  const Options given(lua, 1, "parallelize: policy 'autodist'", {"machine", "backend", "ranks", "units"});
+  Communicator& world = *context(lua).world;
+  SearchOptions options;
+  options.backend = given.get_string("backend", "");
+  options.space.ranks = given.get_int("ranks", 1);
+  options.units = given.get_int("units", 1);
+  constexpr size_t kDigits = 16;
+  const std::string key = run_on_first_rank(world, [&] {
+    options.machine = read_machine(given.get_string("machine", ""));
+    return hex(sha256(to_json(options.machine))).substr(0, kDigits) + backend_of_search(world, options);
+  });
+  push(lua, key.substr(0, kDigits));
+  push(lua, key.substr(kDigits));
+  return 2;
 }
 
 const luaL_Reg kSearchFunctions[] = {
-    {"_search_divisions", guard<search>}, {"_machine_digest", guard<machine_digest>}, {nullptr, nullptr}};
+    {"_search_divisions", guard<search>}, {"_key_of_search", guard<key_of_search>}, {nullptr, nullptr}};
 
 const Binding search_binding{"timed_search", [](lua_State* lua) { add_functions(lua, kSearchFunctions); }};
 

@@ -290,15 +290,6 @@ bool is_here(Communicator& world, const SearchOptions& options) {
   return run_on_first_rank(world, where) == "here";
 }
 
-/// The backend of the forecasts: the one that is named, or that of the ranks which run here, or would in a dry run; ""
-/// where neither is known. For the rank that has the machine. Not collective.
-std::string backend_of(const Communicator& world, const SearchOptions& options) {
-  const Machine& machine = options.machine;
-  if (!options.backend.empty() || machine.device.kind != "cpu" || !has_ranks(world, options)) return options.backend;
-  if (!is_this_host(machine) && !is_bound_to_part(machine, world.size())) return "";
-  return world.is_fake() ? simulated_backend(world) : world.backend();
-}
-
 /// True where the best ones are measured without having been asked for.
 bool measures_by_default(Communicator& world, const SearchOptions& options) {
   if (options.measure.has_value() || world.is_fake() || !has_ranks(world, options)) return false;
@@ -334,6 +325,16 @@ std::vector<Division> divisions_to_measure(const SearchResult& result, int64_t c
 
 }  // namespace
 
+std::string backend_of_search(const Communicator& world, const SearchOptions& options) {
+  const Machine& machine = options.machine;
+  if (!options.backend.empty()) return options.backend;
+  const bool may_run = machine.device.kind == "cpu" && has_ranks(world, options) &&
+                       (is_this_host(machine) || is_bound_to_part(machine, world.size()));
+  if (!may_run) return usual_backend(machine, options.space.ranks * options.units);
+  const std::string backend = world.is_fake() ? simulated_backend(world) : world.backend();
+  return backend.empty() ? usual_backend(machine, world.size()) : backend;
+}
+
 void check_built(const BuiltStep& built) {
   TORCH_CHECK_VALUE(built.step != nullptr,
                     "search: the function that builds the model returned no step\n"
@@ -355,7 +356,7 @@ SearchResult search_divisions(Communicator& world, const SearchOptions& options,
   SearchOptions counted = options;
   counted.measure = are_close ? kMeasured : options.measure.value_or(0);
   SearchResult result = parse_search(text_of_first_rank(world, [&] {
-    counted.backend = backend_of(world, options);
+    counted.backend = backend_of_search(world, options);
     return to_json(search_divisions(counted, build));
   }));
   const std::vector<Division> measured = divisions_to_measure(result, *counted.measure, are_close);

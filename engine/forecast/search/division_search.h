@@ -35,7 +35,7 @@ void check_built(const BuiltStep& built);
 struct SearchOptions {
   DivisionSpace space;
   Machine machine;
-  std::string backend;       ///< as in forecast_step; "": that of ranks which run here, else usual_backend
+  std::string backend;       ///< as in forecast_step; "": as backend_of_search says
   int64_t units = 1;         ///< equal copies of the divided model with other samples: units x ranks in all
   bool units_store = false;  ///< each unit holds a block of each parameter and of its states, not the whole ones
   int64_t memory_limit = 0;  ///< bytes of tensors of a rank; 0: what the machine has, less 10 %
@@ -47,6 +47,10 @@ struct SearchOptions {
   std::function<void(const std::string&)> progress;
   bool prunes = true;  ///< false: dry runs of all, also of those that bounds exclude or that need not recompute
 };
+
+/// The backend of the forecasts of a search among the ranks of `world`: the one that is named, else that of the ranks
+/// which run here, or would in a dry run, else usual_backend. For the rank that has the machine. Not collective.
+std::string backend_of_search(const Communicator& world, const SearchOptions& options);
 
 /// The findings about a division.
 struct DivisionResult {

@@ -135,10 +135,13 @@ local function key_of(module, dummy, policy, config, options)
   }
 end
 
---- Digits that stand for the contents of the machine's file, for plans that depend on it; else nil. Collective.
+--- Digits that stand for the contents of the machine's file, and the backend of the search; nil for plans that do not
+--- depend on a machine. Collective.
 local function machine_of(policy, config)
-  local machine = policy == "autodist" and config.pas_config.machine or nil
-  return type(machine) == "string" and mh._machine_digest(machine) or nil
+  local options = policy == "autodist" and config.pas_config or {}
+  if type(options.machine) ~= "string" then return nil end
+  return mh._key_of_search{machine = options.machine, backend = type(options.backend) == "string" and options.backend
+    or nil, ranks = config.plan_ngpus, units = config.units}
 end
 
 local function make_plan(module, dummy, policy, config, graph)
@@ -162,7 +165,7 @@ local function plan_for(module, dummy, policy, config, options)
   local found = {}
   if options.gen_savedir then
     path = cache.path(options.gen_savedir, module:class_name(), options.instance_name)
-    key.machine = machine_of(policy, config)
+    key.machine, key.backend = machine_of(policy, config)
     found = cache.find(path, key, options.reuse, shared)
   end
   if found.plan then return found.plan, false end

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/scripting/program/plan_folder.h"
 #include "tests/scripting/run_program.h"
 #include "tests/support/folder.h"
 
@@ -39,6 +40,8 @@ if mh.rank() == 0 then
   print("planned " .. tostring(made.parallel.planned), weight.placements[2], table.concat(weight:to_local().shape, "x"))
 end
 )";
+
+class StoredPlans : public PlanFolder {};
 
 TEST(Plans, N26_OneProcessPlansAndFourRanksLoad) {
   const testing::Folder folder;
@@ -98,6 +101,24 @@ TEST(Plans, X14_APlanOfAScriptThatSearchesIsThatOfItsDivision) {
   EXPECT_GT(searched["kinds"][0]["peak_of_step"], 0);
   EXPECT_EQ(searched["kinds"], loaded["kinds"]);
   EXPECT_EQ(searched["of_rank"], loaded["of_rank"]);
+}
+
+// Messages of threads and of processes take other times.
+TEST_F(StoredPlans, X14_APlanForOneBackendIsNotThatOfAnother) {
+  std::string text = kSearched;
+  text.replace(text.find("\"h100\""), 6, "arg[2], measure = 0");
+  const std::string file = script(text), plans = path("plans");
+  const Result trained = run({"run", file, "--ranks", "2", "--backend", "threads", "--", plans, here()});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+
+  const auto plan_for = [&](const std::string& backend) {
+    return run(
+        {"plan", file, "--ranks", "2", "--machine", here(), "--no-measure", "--backend", backend, "--", plans, here()});
+  };
+  EXPECT_EQ(plan_for("threads").status, 0);
+  const Result other = plan_for("mpi");
+  EXPECT_EQ(other.status, 1) << other.out;
+  EXPECT_THAT(other.err, ::testing::HasSubstr("holds a plan of something else: 'backend' was threads, is mpi"));
 }
 
 TEST(Plans, X14_ARealRunOfAScriptThatSearchesIsChecked) {
