@@ -25,6 +25,22 @@ void embedding_gradient(ShapeCall& call) {
   call.give({call.value(2).toInt(), grad.size(-1)}, grad.scalar_type());
 }
 
+template <size_t kRows>
+void embedding_bag_gradient(ShapeCall& call) {
+  const at::Tensor& grad = call.tensor(0);
+  call.give({call.value(kRows).toInt(), grad.size(1)}, grad.scalar_type());
+}
+
+void any_embedding_bag_gradient(ShapeCall& call) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!call.value(9).toBool(), "embedding_bag: fake tensors have no sparse gradients",
+                              "\n  have  sparse = true\n  fix   give sparse = false");
+  embedding_bag_gradient<6>(call);
+}
+
+void embedding_bag_weights_gradient(ShapeCall& call) {
+  call.give({call.tensor(2).size(0)}, call.tensor(0).scalar_type());
+}
+
 void prelu_gradients(ShapeCall& call) {
   call.give(at::empty_like(call.tensor(1)));
   call.give(at::empty_like(call.tensor(1)));
@@ -56,6 +72,9 @@ const ShapeRules& backward_shape_rules() {
       {"aten::_adaptive_avg_pool3d_backward", row_major_gradient_of<1>},
       {"aten::glu_backward", row_major_gradient_of<1>},
       {"aten::embedding_dense_backward", embedding_gradient},
+      {"aten::_embedding_bag_backward", any_embedding_bag_gradient},
+      {"aten::_embedding_bag_dense_backward", embedding_bag_gradient<5>},
+      {"aten::_embedding_bag_per_sample_weights_backward", embedding_bag_weights_gradient},
       {"aten::_prelu_kernel_backward", prelu_gradients},
       {"aten::replication_pad2d_backward", gradient_of<1>},
       {"aten::replication_pad3d_backward", gradient_of<1>},

@@ -399,6 +399,23 @@ void weight_norm(ShapeCall& call) {
   call.give(at::empty_like(call.tensor(1)));
 }
 
+// The bags, the bag of each word, the size of each bag, and which row was the largest.
+void embedding_bag(ShapeCall& call, bool differentiable) {
+  constexpr int64_t kSum = 0, kMax = 2;
+  const at::Tensor &weight = call.tensor(0), &offsets = call.tensor(2);
+  const int64_t mode = call.value(4).toInt(), bags = offsets.size(0) - (call.value(7).toBool() ? 1 : 0);
+  const at::Tensor scales = call.value(6).isNone() ? at::Tensor() : call.tensor(6);
+  // LibTorch's fast kernel for sums does not need the bag of each word.
+  const bool is_fast = mode == kSum && weight.scalar_type() != at::kDouble && weight.stride(1) == 1 &&
+                       (!scales.defined() || scales.stride(0) == 1) && call.value(8).toInt() < 0;
+  const int64_t sizes = mode == kSum && !differentiable ? offsets.size(0) : bags;
+  call.give({bags, weight.size(1)}, weight.scalar_type());
+  call.give({is_fast ? 0 : call.tensor(1).size(0)}, offsets.scalar_type());
+  call.give({sizes}, call.tensor(1).scalar_type());
+  mode == kMax ? call.give({bags, weight.size(1)}, call.tensor(1).scalar_type())
+               : call.give({sizes}, call.tensor(1).scalar_type());
+}
+
 }  // namespace
 
 const ShapeRules& layer_shape_rules() {
@@ -409,6 +426,8 @@ const ShapeRules& layer_shape_rules() {
       {"aten::convolution_backward", convolution_backward},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_attention},
       {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward},
+      {"aten::_embedding_bag", [](ShapeCall& call) { embedding_bag(call, true); }},
+      {"aten::_embedding_bag_forward_only", [](ShapeCall& call) { embedding_bag(call, false); }},
       {"aten::native_group_norm", group_norm},
       {"aten::native_group_norm_backward", group_norm_backward},
       {"aten::native_layer_norm", layer_norm},

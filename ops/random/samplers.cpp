@@ -233,13 +233,18 @@ std::optional<Plan> plan_multinomial(const OpCall& call) {
     const at::Tensor self = call.tensor(at_self);
     check_floating("multinomial", self.scalar_type());
     const at::Tensor weights = self.to(at::kCPU, at::kDouble).reshape({-1, self.size(-1)}).contiguous();
-    check_values(holds(weights.ge(0).logical_and(weights.isfinite())) && holds(weights.sum(1).gt(0)), "multinomial",
-                 "probabilities are negative, not finite, or all zero in a row");
+    // In a dry run what other ranks have is zeros.
+    const bool has_weights = holds(weights.sum(1).gt(0));
+    check_values(
+        holds(weights.ge(0).logical_and(weights.isfinite())) && (has_weights || result->mesh()->group().is_fake()),
+        "multinomial", "probabilities are negative, not finite, or all zero in a row");
     const at::Tensor block = weights.new_empty({weights.size(0), result->local_shape().back()}, at::kLong);
     const int64_t first_row = spec->ndim() == 2 ? spec->offsets()[0] : 0;
     const ElementRandom random(generator_of(call, at_generator));
     note_work("multinomial", 0, memory_bytes({weights, block}));
-    if (!is_fake(weights)) (replacement ? sample_with_replacement : sample_without)(random, weights, first_row, block);
+    if (!has_weights) block.zero_();
+    if (has_weights && !is_fake(weights))
+      (replacement ? sample_with_replacement : sample_without)(random, weights, first_row, block);
     call.give(block.reshape(result->local_shape()).to(self.device()));
   };
   return plan;

@@ -249,10 +249,22 @@ at::Tensor Sampler::displacement(const at::Tensor& grid, const std::vector<int64
   return largest;
 }
 
+bool Sampler::is_within_bound(const at::Tensor& displacement) const {
+  for (size_t d = 0; d < in.size(); ++d) {
+    if (!is_within_bound(displacement, d)) return false;
+  }
+  return true;
+}
+
+bool Sampler::is_within_bound(const at::Tensor& displacement, size_t d) const {
+  const double away = displacement[static_cast<int64_t>(d)].item<double>();
+  return std::isfinite(away) && away <= bound[d] + tolerance(d);
+}
+
 void Sampler::check_displacement(const at::Tensor& displacement) const {
   for (size_t d = 0; d < in.size(); ++d) {
     const double away = displacement[static_cast<int64_t>(d)].item<double>();
-    TORCH_CHECK_VALUE(std::isfinite(away) && away <= bound[d] + tolerance(d), "grid_sample: a point is ", away,
+    TORCH_CHECK_VALUE(is_within_bound(displacement, d), "grid_sample: a point is ", away,
                       " pixels from its identity position along dim ", d + 2, ", beyond max_displacement = ", bound[d],
                       "\n  have  an input of ", in[d], " pixels there and ", out[d], " outputs",
                       "\n  fix   give finite points, and a larger max_displacement or none to gather the input");
@@ -268,7 +280,7 @@ at::Tensor sample_part(const Sampler& sampler, const at::Tensor& given, const st
   at::Tensor result = input.new_zeros(shape);
   const auto taps = int64_t{1} << grid.size(-1);
   note_work("grid_sample", result.numel() * taps, memory_bytes({input, grid, result}));
-  if (is_fake(input) || is_fake(grid)) return result;
+  if (any_fake({input, grid})) return result;
   const int64_t channels = shape[1], points = c10::multiply_integers(space), dims = grid.size(-1);
   AT_DISPATCH_FLOATING_TYPES(input.scalar_type(), "grid_sample", [&] {
     const Part<scalar_t> part(sampler, input.sizes(), begin);
@@ -297,7 +309,7 @@ std::tuple<at::Tensor, at::Tensor> sample_part_backward(const Sampler& sampler, 
              for_grid = required[1] ? grid.new_zeros(grid.sizes()) : at::Tensor();
   const auto taps = int64_t{1} << grid.size(-1);
   note_work("grid_sample_backward", 2 * grad.numel() * taps, memory_bytes({grad, input, grid, for_input, for_grid}));
-  if (is_fake(grad) || is_fake(grid)) return {for_input, for_grid};
+  if (any_fake({grad, input, grid})) return {for_input, for_grid};
   const int64_t channels = grad.size(1), dims = grid.size(-1), batch = grid.size(0);
   const int64_t points = c10::multiply_integers(grid.sizes().slice(1, dims));
   AT_DISPATCH_FLOATING_TYPES(grad.scalar_type(), "grid_sample", [&] {

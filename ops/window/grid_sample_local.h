@@ -37,6 +37,8 @@ struct Sampler {
   /// The largest displacement per dim of a part of the grid whose space begins at `begin`; what is not finite counts as
   /// infinite. [dims] float64.
   at::Tensor displacement(const at::Tensor& grid, const std::vector<int64_t>& begin) const;
+  bool is_within_bound(const at::Tensor& displacement) const;
+  bool is_within_bound(const at::Tensor& displacement, size_t d) const;
   /// ValueError if one of them is beyond its bound, or infinite.
   void check_displacement(const at::Tensor& displacement) const;
 };

@@ -10,6 +10,7 @@
 #include <optional>
 #include <sstream>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/deferred/deferred.h"
 #include "moonhalo/engine/tensor/gradient_hooks.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -184,6 +185,10 @@ void write_elements(std::ostream& out, const at::Tensor& tensor, size_t indent) 
   if (tensor.numel() == 0) {
     out << "[]";
     if (tensor.dim() != 1) out << ", size=" << tensor.sizes();
+    return;
+  }
+  if (is_fake(tensor)) {
+    out << "..., size=" << tensor.sizes() << ", not computed";
     return;
   }
   Elements(tensor.detach().cpu()).write(out, indent);

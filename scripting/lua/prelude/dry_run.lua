@@ -79,8 +79,13 @@ end
 -- ---- Lua's own ------------------------------------------------------------------------------------------------------
 
 local open_file = io.open
+unwritten.open_file = open_file
 io.open = function(path, mode)  -- luacheck: ignore
   if mode == nil or not mode:find "[wa+]" then return open_file(path, mode) end
+  if mode:find "^r" then  -- the file must be there
+    local there <close>, problem = open_file(path)
+    if not there then return nil, problem end
+  end
   note(0)
   return open_file("/dev/null", mode)
 end
