@@ -151,7 +151,12 @@ if(TARGET moonhalo_cli)
                     "${PROJECT_SOURCE_DIR}")
   moonhalo_add_test(NAME lua.dry_run_rank COMMAND moonhalo_cli run tests/scripting/support/dry_run_rank.lua
                             --backend fake --ranks 8 --fake-rank 5 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(examples.dry_runs lua.dry_run_rank PROPERTIES LABELS examples ENVIRONMENT "${test_environment}")
+  # X14: tests of Lua as one of their ranks; `check_dry_runs.py PROGRAM SOURCE --all` runs all of them as three.
+  moonhalo_add_test(NAME lua.dry_runs COMMAND Python3::Interpreter
+                    "${PROJECT_SOURCE_DIR}/tests/scripting/check_dry_runs.py" $<TARGET_FILE:moonhalo_cli>
+                    "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(examples.dry_runs lua.dry_run_rank lua.dry_runs PROPERTIES LABELS examples ENVIRONMENT
+                       "${test_environment}")
   # X16: a rank that fails or is killed, and disks that are full.
   set(failing_error "error\\(\"the pressure is negative\"\\)")
   set(failing_killed "${text_killed}")

@@ -189,11 +189,7 @@ void Pipeline::refuse_step(StepKind kind, const std::string& why) {
   const std::vector<Tensors> none(micros_);
   Step step{none};
   step.failed = true;
-  try {
-    TORCH_CHECK_VALUE(false, why);
-  } catch (const std::exception&) {
-    step.failure = std::current_exception();
-  }
+  step.failure = std::make_exception_ptr(c10::ValueError({__func__, __FILE__, __LINE__}, why));
   run(kind == StepKind::kTrain ? schedule_[rank_] : forward_schedule_[rank_], step);
   throw std::logic_error(why);  // run throws
 }
@@ -393,7 +389,8 @@ at::Tensor Pipeline::loss_of(const StageCall& call, Step& step, const Tensors& o
 void Pipeline::backward(const StageCall& call, Step& step) {
   const auto held = step.held.extract({call.stage, call.micro});
   const bool last = call.stage == stages() - 1;
-  const Tensors taken = last ? Tensors() : take(call, step, held.mapped().outputs);
+  // Nothing is held where the forward failed.
+  const Tensors taken = last ? Tensors() : take(call, step, held.empty() ? Tensors() : held.mapped().outputs);
   attempt(call, step, [&] {
     const Tensors& outputs = held.mapped().outputs;
     Tensors roots, gradients;
@@ -434,6 +431,7 @@ const std::vector<int64_t>& Pipeline::sent_before(int64_t stage, int64_t micro, 
 Tensors Pipeline::take(const StageCall& call, Step& step, const Tensors& outputs) {
   if (ranks_ == 1) return step.failed ? Tensors() : std::move(step.handed.extract(call.to_string()).mapped());
   if (group_.is_fake()) {
+    if (step.failed) return {};
     if (call.pass == Pass::kForward)
       return from_.at(call.pass)->receive_zeros(sent_before(call.stage, call.micro, step), slice_, call.to_string());
     Tensors gradients;

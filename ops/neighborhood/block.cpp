@@ -306,7 +306,10 @@ void forward_into(const at::Tensor& query, const at::Tensor& key, const at::Tens
   if (logsumexp.numel() == 0) return;
   note_work("neighborhood_attention", 2 * query.numel() * keys_of_query(call),
             memory_bytes({query, key, value, output}));
-  if (is_fake(query)) return;
+  if (any_fake({query, key, value})) {
+    forget_values(output);
+    return forget_values(logsumexp);
+  }
   const at::Tensor q = features_adjacent(query), k = features_adjacent(key), v = features_adjacent(value);
   Problem p = problem_of(q, k, v, call);
   p.output = neighborhood_strided(output, call.spatial, 1);
@@ -384,7 +387,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> neighborhood_backward_by(
                    grad_key = empty_block(key.sizes(), key.options()),
                    grad_value = empty_block(value.sizes(), value.options());
   note_backward(query, key, call);
-  if (is_fake(query)) return {grad_query, grad_key, grad_value};
+  if (any_fake({query, key, value, grad_output, output})) {
+    for (const at::Tensor& gradient : {grad_query, grad_key, grad_value}) forget_values(gradient);
+    return {grad_query, grad_key, grad_value};
+  }
   Problem p = problem_of(q, k, v, call);
   set_gradients(p, grad, grad_logsumexp, out, logsumexp, grad_query, call);
   p.grad_key = neighborhood_strided(grad_key, call.spatial, 1);
@@ -445,7 +451,11 @@ void NeighborhoodGradients::add(const at::Tensor& grad_output, const at::Tensor&
   p.grad_key = neighborhood_strided(grad_key_, call.spatial, 1);
   p.grad_value = neighborhood_strided(grad_value_, call.spatial, 1);
   note_backward(query, key_, call);
-  if (!is_fake(query)) run_backward(p, kernels, key_sums_, value_sums_);
+  if (any_fake({query, key_, value_, grad_output, output})) {
+    for (const at::Tensor& gradient : {grad_query, grad_key_, grad_value_}) forget_values(gradient);
+  } else {
+    run_backward(p, kernels, key_sums_, value_sums_);
+  }
 }
 
 // The kernels of devices write whole sums.
@@ -466,7 +476,7 @@ std::tuple<at::Tensor, at::Tensor> NeighborhoodGradients::finish() {
     return {at::zeros_like(key_, {}, at::MemoryFormat::Contiguous),
             at::zeros_like(value_, {}, at::MemoryFormat::Contiguous)};
   }
-  if (key_sums_.defined() && !is_fake(key_)) store_sums(problem_, kernels_for(set_, key_.scalar_type()));
+  if (key_sums_.defined() && !is_fake(grad_key_)) store_sums(problem_, kernels_for(set_, key_.scalar_type()));
   return {std::move(grad_key_), std::move(grad_value_)};
 }
 

@@ -42,16 +42,17 @@ class RowsOfChannels {
   Normalized forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps) const {
     const auto& kernels = rows::kernels<T>();
     note_work("group_norm", 0, 3 * static_cast<int64_t>(x.nbytes()));
+    const bool computed = !any_fake({x, weight, bias});
     const T* from = x.const_data_ptr<T>();
     std::vector<double> mean(samples_ * channels_), m2(samples_ * channels_);
-    if (!is_fake(x))
+    if (computed)
       each([&](int64_t row, int64_t n, int64_t c) {
         kernels.moments(from + row, points_, mean[n * channels_ + c], m2[n * channels_ + c]);
       });
     const at::Tensor moments = group_moments(mean, m2);  // [2, n, groups]: mean and variance
-    if (is_fake(x)) {
+    if (!computed) {
       const std::vector<int64_t> shape{samples_, shape_.groups};
-      return {at::empty_like(x), x.new_empty(shape), x.new_empty(shape)};
+      return {unknown(at::empty_like(x)), unknown(x.new_empty(shape)), unknown(x.new_empty(shape))};
     }
     Normalized result{at::empty_like(x), moments[0].to(x.scalar_type()),
                       moments[1].add_(eps).rsqrt_().to(x.scalar_type())};
@@ -74,7 +75,7 @@ class RowsOfChannels {
     const T *means = mean.const_data_ptr<T>(), *rstds = rstd.const_data_ptr<T>();
     const T* weights = weight.defined() ? weight.const_data_ptr<T>() : nullptr;
     std::vector<double> sums(samples_ * channels_), products(samples_ * channels_);  // of grad, and of grad x^
-    const bool computed = !is_fake(x) && !is_fake(grad);
+    const bool computed = !any_fake({grad, x, mean, rstd, weight});
     note_work("group_norm_backward", 0, (required[0] ? 5 : 2) * static_cast<int64_t>(x.nbytes()));
     if (computed)
       each([&](int64_t row, int64_t n, int64_t c) {
@@ -83,8 +84,8 @@ class RowsOfChannels {
         products[at] *= rstds[group];
       });
     GroupGradients result;
-    if (required[1]) result.weight = computed ? over_samples(products, x.options()) : x.new_empty({channels_});
-    if (required[2]) result.bias = computed ? over_samples(sums, x.options()) : x.new_empty({channels_});
+    if (required[1]) result.weight = computed ? over_samples(products, x.options()) : unknown(x.new_empty({channels_}));
+    if (required[2]) result.bias = computed ? over_samples(sums, x.options()) : unknown(x.new_empty({channels_}));
     if (!required[0]) return result;
     at::Tensor of_groups = at::zeros({2, samples_, shape_.groups}, at::kDouble);
     add_to_groups(of_groups.mutable_data_ptr<double>(),
@@ -93,8 +94,11 @@ class RowsOfChannels {
                   [&](int64_t at, int64_t c) { return weights ? products[at] * weights[c] : products[at]; });
     of_groups = shape_.ranks.all_reduce(of_groups).div_(shape_.count);
     const double *first = of_groups.const_data_ptr<double>(), *second = first + samples_ * shape_.groups;
-    result.input = at::empty_like(is_fake(grad) ? grad : x);
-    if (!computed) return result;
+    result.input = at::empty_like(x);
+    if (!computed) {
+      forget_values(result.input);
+      return result;
+    }
     T* to = result.input.mutable_data_ptr<T>();
     each([&](int64_t row, int64_t n, int64_t c) {
       const int64_t group = n * shape_.groups + owned_.group(c);
@@ -106,6 +110,11 @@ class RowsOfChannels {
   }
 
  private:
+  static at::Tensor unknown(at::Tensor result) {
+    forget_values(result);
+    return result;
+  }
+
   template <typename Value>
   void add_to_groups(double* groups, const Value& value) const {
     for (int64_t at = 0; at < samples_ * channels_; ++at) {
