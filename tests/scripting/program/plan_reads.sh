@@ -25,12 +25,26 @@ check() {
   fi
 }
 
+# The command has the values of small reads.
+values() {
+  if ! "$@" "$script" "${ranks[@]}" "${more[@]}" -- "$folder" values > "$folder/report.txt" 2>&1; then
+    echo "values of $* ${ranks[*]} ${more[*]}:"
+    cat "$folder/report.txt"
+    failed=1
+  fi
+}
+
 launcher=("$@")
 failed=0
+ranks=()
+more=()
 if [ ${#launcher[@]} -gt 0 ]; then
   for reads in plain chunks "half uneven empty steps halo copies small npy" checkpoint; do
     check 2 $reads
   done
+  values "${launcher[@]}" "$program" run
+  more=(--check)
+  values "${launcher[@]}" "$program" plan
   exit $failed
 fi
 for reads in plain wide chunks decoded half halo whole_half npy checkpoint \
@@ -39,13 +53,18 @@ for reads in plain wide chunks decoded half halo whole_half npy checkpoint \
 done
 check 4 grid
 
-real=$("$program" run "$script" --ranks 2 -- "$folder" values)
-for more in "" --fake-tensors; do
-  dry=$("$program" run "$script" --backend fake --ranks 2 $more -- "$folder" values | grep values)
-  if [ "$(grep values <<< "$real")" != "$dry" ]; then
-    echo "values of a dry run ($more): $dry"
-    echo "values of a run:      $real"
-    failed=1
-  fi
+ranks=(--ranks 2)
+values "$program" run
+more=(--check)
+values "$program" plan
+more=()
+values "$program" plan
+more=(--machine h100 --backend threads)
+values "$program" plan
+for rank in 0 1; do
+  more=(--backend fake --fake-rank $rank)
+  values "$program" run
+  more+=(--fake-tensors)
+  values "$program" run
 done
 exit $failed

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- X14: training steps that read files, for moonhalo plan --check. The first argument is the folder of the files, the
--- others are the reads of a step; "save" alone writes the files.
+-- others are the reads of a step; "save" alone writes the files, and "values" alone compares what small reads give with
+-- what they hold.
 local mh = require "moonhalo"
 
 local folder = arg[1]
@@ -18,7 +19,7 @@ if arg[2] == "save" then
   if mh.rank() > 0 then return end
   local file <close> = mh.h5.open(path "fields.h5", "w")
   file:write("plain", mh.rand{600, 1200})
-  file:write("wide", mh.rand({600, 1200}, {dtype = "float64"}))
+  file:write("wide", mh.arange(600 * 1200, {dtype = "float64"}):reshape{600, 1200} / (600 * 1200))
   file:write("chunks", mh.rand{301, 900}, {chunks = {64, 900}, compression = 1})
   file:write("packed", mh.ones({300, 900}, {dtype = "int16"}),
     {chunks = {64, 900}, compression = 1, attrs = {scale_factor = 0.5}})
@@ -62,12 +63,23 @@ local kReads = {
   whole_half = function(file) return file.wide:read{dtype = "float16"} end,
 }
 
+-- Small reads have their values, in dry runs, too.
 if arg[2] == "values" then
   local file <close> = mh.h5.open(path "fields.h5")
-  local block = kReads.small(file):to_local()
+  local function check(what, row, first, expected)
+    for i, value in ipairs(row) do
+      if math.abs(value - expected(first + i - 1)) > 1e-3 then
+        error(("%s: value %d of %s is %g, expected %g"):format(what, i, mh.backend(), value, expected(first + i - 1)))
+      end
+    end
+  end
+  local columns = 8 // ranks
+  for i, row in ipairs(kReads.small(file):to_local():tolist()) do
+    check("small", row, (i - 1) * 8 + mh.rank() * columns, function(place) return place end)
+  end
   local half = file.wide["0:5"]:read{dtype = "float16"}  -- of 48,000 bytes
-  if mh.rank() == 0 then
-    print("values " .. table.concat(block:flatten():tolist(), " "), table.concat(half:flatten():tolist(), " "))
+  for i, row in ipairs(half:tolist()) do
+    check("half", row, (i - 1) * 1200, function(place) return place / (600 * 1200) end)
   end
   return
 end
