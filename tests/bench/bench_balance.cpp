@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// mh.balance on thread ranks that train a small network, one of which becomes slow: after every operator it waits,
-// busy, as long as the operator took without what it waited for others. Printed: seconds of a step and slowest /
-// fastest busy time before the slow-down, in it before and after rows have moved, and after its end; and the moves.
-// Targets: busy times within 10 % 40 steps after either change, at most 4 moves each.
-//   bench_balance [RANKS [ROWS]]      needs a core for each rank
+// mh.balance on thread ranks that train a small network, of which rank 0 becomes slow: after every operator it waits,
+// busy, as long as the operator took without what it waited for others. With "slices" ranks are bound to a core each,
+// and another process is busy on that of rank 0 for 1 ms, and then idle for 1 ms. Printed: seconds of a step, step /
+// ideal, and slowest / fastest busy time, before the slow-down, in it before and after rows have moved, and after its
+// end; and the moves. In the ideal step rank 0 has half of the rows of the others, and no rank waits.
+// Targets: busy times within 10 % and 1.1 x the ideal 40 steps after either change, at most 4 moves each. Steps of 1
+// ms wait for slices of 1 ms, whatever the blocks are: give 4096 rows.
+//   bench_balance [RANKS [ROWS [slices]]]      needs a core for each rank
 #include <ATen/record_function.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -21,7 +27,8 @@ namespace {
 
 constexpr const char* kScript = R"lua(
 local mh, nn = require "moonhalo", require("moonhalo").nn
-local rows = tonumber((...))
+local rows, in_slices = tonumber((...)), select(2, ...) == "slices"
+if in_slices then mh._bind_to_core(mh.rank()) end
 local mesh = mh.init_device_mesh("cpu", {mh.world_size()}, {"domain"})
 local u = mh.randn{9, rows, 64}
 local data = mh.data.from_tensors({u = u}, {dims = {"time", "latitude", "longitude"}})
@@ -32,6 +39,7 @@ local net = nn.Sequential(nn.Conv2d(1, 16, 3, {padding = 1}), nn.GELU(), nn.Conv
 local opt = mh.optim.SGD(net:parameters(), {lr = 1e-3})
 local balance = mh.balance{mesh = mesh, cut = {latitude = "domain"}, loader = loader}
 local moves, step, began, waited = {}, 0, mh.clock(), mh.comm_stats().waited
+local equal  -- the step of equal ranks
 local function report(title, steps)
   local now, after = mh.clock(), mh.comm_stats().waited
   local mine = ("%a"):format(now - began - (after - waited))
@@ -39,9 +47,13 @@ local function report(title, steps)
   for _, text in ipairs(mh._files.of_all_ranks(mine)) do
     slowest, fastest = math.max(slowest, tonumber(text)), math.min(fastest, tonumber(text))
   end
+  local took = (now - began) / (steps or 1)
+  equal = equal or title and took
+  -- Rank 0 has half of the speed of the others.
+  local ideal = title and title:find "^one slow" and equal * mh.world_size() / (mh.world_size() - 0.5) or equal
   if mh.rank() == 0 and title then
-    print(("%-34s %8.2f ms a step, slowest / fastest %5.2f, rows %s"):format(title, (now - began) / steps * 1e3,
-      slowest / fastest, table.concat(balance:sizes(), " ")))
+    print(("%-34s %8.2f ms a step, %.2f of the ideal, slowest / fastest %5.2f, rows %s"):format(title, took * 1e3,
+      took / ideal, slowest / fastest, table.concat(balance:sizes(), " ")))
   end
   began, waited = mh.clock(), mh.comm_stats().waited
 end
@@ -60,11 +72,12 @@ local function train(count)
 end
 train(10) report(nil)
 train(10) report("equal", 10)
-mh._slow_down(mh.rank() == 0)
+local slow_down = in_slices and mh._take_core or mh._slow_down
+slow_down(mh.rank() == 0)
 train(10) report("one slow, steps 1 to 10", 10)
 train(30) report(nil)
 train(20) report("one slow, steps 41 to 60", 20)
-mh._slow_down(false)
+slow_down(false)
 train(10) report("equal again, steps 1 to 10", 10)
 train(30) report(nil)
 train(20) report("equal again, steps 41 to 60", 20)
@@ -110,7 +123,47 @@ int slow_down(lua_State* lua) {
   return 0;
 }
 
-const luaL_Reg kSlowFunctions[] = {{"_slow_down", guard<slow_down>}, {nullptr, nullptr}};
+void bind_to_core(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(core, &cores);
+  TORCH_CHECK(sched_setaffinity(0, sizeof cores, &cores) == 0, "cannot use core ", core);
+}
+
+/// _bind_to_core(core): of this thread.
+int bind_rank(lua_State* lua) {
+  bind_to_core(static_cast<int>(luaL_checkinteger(lua, 1)));
+  return 0;
+}
+
+/// On core 0, busy for 1 ms and then idle for 1 ms, until the process is killed.
+[[noreturn]] void be_busy_in_slices() {
+  constexpr auto kSlice = std::chrono::milliseconds(1);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  bind_to_core(0);
+  raise(SIGSTOP);
+  while (true) {
+    const auto begin = Clock::now();
+    while (Clock::now() - begin < kSlice) {
+    }
+    const timespec idle{0, std::chrono::nanoseconds(kSlice).count()};
+    nanosleep(&idle, nullptr);
+  }
+}
+
+/// A process that is stopped.
+pid_t other_process = 0;
+
+/// _take_core(on): the other process is busy on core 0, half of the time. The other ranks do nothing.
+int take_core(lua_State* lua) {
+  if (context(lua).rank() == 0) kill(other_process, lua_toboolean(lua, 1) ? SIGCONT : SIGSTOP);
+  return 0;
+}
+
+const luaL_Reg kSlowFunctions[] = {{"_slow_down", guard<slow_down>},
+                                   {"_bind_to_core", guard<bind_rank>},
+                                   {"_take_core", guard<take_core>},
+                                   {nullptr, nullptr}};
 const Binding slow_binding{"slow", [](lua_State* lua) { add_functions(lua, kSlowFunctions); }};
 
 }  // namespace
@@ -123,8 +176,12 @@ int main(int argc, char** argv) {
   scripting::SessionOptions options;
   options.script = path;
   options.ranks = argc > 1 ? std::atoi(argv[1]) : 2;
-  options.arguments = {argc > 2 ? argv[2] : "256"};
+  options.arguments = {argc > 2 ? argv[2] : "256", argc > 3 ? argv[3] : ""};
+  // While the process is small, or its pages would have to be copied later.
+  scripting::other_process = fork();
+  if (scripting::other_process == 0) scripting::be_busy_in_slices();
   const int status = scripting::run_session(options, [](lua_State* lua) { scripting::run_script(lua, 0); });
   std::remove(path.c_str());
+  kill(scripting::other_process, SIGKILL);
   return status;
 }
