@@ -7,6 +7,9 @@
 
 namespace moonhalo {
 
+/// Threads copy messages up to this size when they send them, so that the sender need not wait for the receiver.
+constexpr int64_t kCopiedMessageBytes = 64 * 1024;
+
 /// The bytes of host memory that rank `rank` takes at most, beside the tensors of the call, in a collective whose ranks
 /// send messages (collective_rounds.h): the same over TCP and MPI. For dry runs. Nothing of this file is collective.
 

@@ -24,15 +24,17 @@ namespace {
 // Nothing is sent. The tensors are there until the exchange ends, as with real ranks.
 class FakeExchange final : public Work {
  public:
-  FakeExchange(std::vector<Message> sends, std::vector<Message> receives)
-      : sends_(std::move(sends)), receives_(std::move(receives)) {}
+  FakeExchange(std::vector<Message> sends, std::vector<Message> receives, at::Tensor copies)
+      : sends_(std::move(sends)), receives_(std::move(receives)), copies_(std::move(copies)) {}
   void do_wait() override {
+    copies_.reset();
     sends_.clear();
     receives_.clear();
   }
 
  private:
   std::vector<Message> sends_, receives_;
+  at::Tensor copies_;
 };
 
 /// A fake rank, which all its groups share.
@@ -43,7 +45,8 @@ struct FakeRank {
 };
 
 // Own parts are put in their places, what others would send is zeros. Memory is taken as the real ranks would take it:
-// processes pack messages, and have memory for the parts of sums that come; threads read each other's tensors.
+// processes pack messages, and have memory for the parts of sums that come; threads read each other's tensors, and copy
+// small messages.
 class FakeCommunicator final : public CommunicatorBackend {
  public:
   /// `world`: the ranks of the world that this group holds, in its order.
@@ -98,7 +101,8 @@ class FakeCommunicator final : public CommunicatorBackend {
         last = &tensor;
       }
     }
-    return std::make_unique<FakeExchange>(std::move(sends), std::move(receives));
+    at::Tensor copies = copies_of(sends);
+    return std::make_unique<FakeExchange>(std::move(sends), std::move(receives), std::move(copies));
   }
   void do_all_reduce(at::Tensor& data, ReduceOp) override {
     take_memory(data, [&] { return memory_of_all_reduce(sum_plan(), rank(), data); });
@@ -126,6 +130,15 @@ class FakeCommunicator final : public CommunicatorBackend {
 
  private:
   bool are_threads() const { return simulated() == "threads"; }
+
+  // The memory of the small messages that threads copy.
+  at::Tensor copies_of(const std::vector<Message>& sends) const {
+    if (!are_threads()) return {};
+    int64_t bytes = 0;
+    for (const Message& message : sends) bytes += message.nbytes() <= kCopiedMessageBytes ? message.nbytes() : 0;
+    const at::DisableRecordFunctionGuard unseen;
+    return bytes > 0 ? empty_block({bytes}, at::kByte) : at::Tensor();
+  }
 
   // For the peak.
   template <typename Bytes>

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "moonhalo/engine/comm/communicator_backend.h"
+#include "moonhalo/engine/comm/message_memory.h"
 #include "moonhalo/engine/comm/pollable.h"
 #include "moonhalo/engine/comm/reduction_kernels.h"
 #include "moonhalo/engine/comm/threads/thread_group.h"
@@ -17,9 +18,7 @@
 namespace moonhalo {
 namespace {
 
-// Messages up to this size are copied when they are sent, so that the sender need not wait for the receiver ...
-constexpr size_t kEagerBytes = 64 * 1024;
-// ... unless the receiver lags behind by this number.
+// Small messages are not copied if the receiver lags behind by this number.
 constexpr size_t kEagerMessages = 64;
 constexpr int kSplit = CollectiveCall::kSplit;
 
@@ -230,7 +229,7 @@ class ThreadsCommunicator final : public CommunicatorBackend {
       Channel& channel = group_->channel(rank(), message.peer);
       auto envelope = std::make_shared<Envelope>();
       const at::TensorList tensors = message.tensors();
-      if (message.nbytes() <= static_cast<int64_t>(kEagerBytes) && channel.waiting() < kEagerMessages) {
+      if (message.nbytes() <= kCopiedMessageBytes && channel.waiting() < kEagerMessages) {
         for (const at::Tensor& tensor : tensors) {
           envelope->tensors.push_back(at::empty(tensor.sizes(), tensor.options().requires_grad(false)));
           copy_message(envelope->tensors.back(), tensor);
