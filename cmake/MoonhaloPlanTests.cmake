@@ -19,16 +19,19 @@ if(TARGET moonhalo_cli)
   endforeach()
 endif()
 
-# Steps that read files: of rank threads, and of processes.
+# Steps that read and write files: of rank threads, and of processes.
 if(TARGET moonhalo_cli)
-  set(script "${PROJECT_SOURCE_DIR}/tests/scripting/program/plan_reads.sh" $<TARGET_FILE:moonhalo_cli>)
-  moonhalo_add_test(NAME plan.X14_reads COMMAND ${script} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-  set_tests_properties(plan.X14_reads PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
-  if(mpi_tests AND MPI_C_FOUND)
-    moonhalo_add_test(NAME mpi.X14_plan_check_reads COMMAND ${script} ${MPIEXEC_EXECUTABLE} -n 2
-                      WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    set_tests_properties(mpi.X14_plan_check_reads PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${mpi_environment}")
-  endif()
+  foreach(does reads writes)
+    set(script "${PROJECT_SOURCE_DIR}/tests/scripting/program/plan_${does}.sh" $<TARGET_FILE:moonhalo_cli>)
+    moonhalo_add_test(NAME plan.X14_${does} COMMAND ${script} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(plan.X14_${does} PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+    if(mpi_tests AND MPI_C_FOUND)
+      moonhalo_add_test(NAME mpi.X14_plan_check_${does} COMMAND ${script} ${MPIEXEC_EXECUTABLE} -n 2
+                        WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+      set_tests_properties(mpi.X14_plan_check_${does} PROPERTIES LABELS ranks PROCESSORS 2
+                           ENVIRONMENT "${mpi_environment}")
+    endif()
+  endforeach()
 endif()
 
 # Over TCP nobody but rank 0 ends the other one.

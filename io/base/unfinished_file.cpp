@@ -76,6 +76,8 @@ UnfinishedFile try_unfinished(const std::string& path) {
   }
 }
 
+std::string dry_unfinished_name(const std::string& path) { return path + suffix() + hex(0); }
+
 UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where) {
   UnfinishedFile file = try_unfinished(path);
   const int error = errno;

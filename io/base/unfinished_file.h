@@ -37,6 +37,8 @@ struct UnfinishedFile {
 /// no process holds their lock. Those of other hosts stay, since some network file systems lock within a host only.
 /// Never follows a link, nor opens what another has made.
 UnfinishedFile make_unfinished(const std::string& path, const h5::Where& where);
+/// A name of that form, for a dry run, which makes no file.
+std::string dry_unfinished_name(const std::string& path);
 /// The same without an error: where the system refuses, the lock has no descriptor and errno says why.
 UnfinishedFile try_unfinished(const std::string& path);
 

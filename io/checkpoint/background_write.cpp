@@ -13,6 +13,7 @@
 #include "moonhalo/engine/base/block_memory.h"
 #include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/io/base/io_context.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/positioned_file.h"
 #include "moonhalo/io/checkpoint/checkpoint_folder.h"
@@ -24,17 +25,12 @@ namespace {
 constexpr const char* kSaver = "checkpoint.save";
 constexpr const char *kUnfinished = "checkpoint.json.unfinished", *kClaimed = "checkpoint.json.claimed";
 
-/// Memory that this rank's last save used is kept for the next one: touching new memory costs more than copying.
-at::Tensor& spare_buffer() {
-  thread_local at::Tensor spare;
-  return spare;
-}
-
 }  // namespace
 
-BackgroundWrite::BackgroundWrite(std::string path, int rank, int ranks, std::vector<CheckedFile> files, int64_t bytes)
-    : path_(std::move(path)), rank_(rank), ranks_(ranks), files_(std::move(files)) {
-  buffer_ = std::exchange(spare_buffer(), {});
+BackgroundWrite::BackgroundWrite(std::string path, int rank, int ranks, std::vector<CheckedFile> files, int64_t bytes,
+                                 bool is_dry)
+    : path_(std::move(path)), rank_(rank), ranks_(ranks), is_dry_(is_dry), files_(std::move(files)) {
+  buffer_ = std::exchange(io_context->spare, {});  // touching new memory costs more than copying
   if (!buffer_.defined() || buffer_.numel() < bytes) buffer_ = empty_block({bytes}, at::kByte);
 }
 
@@ -54,6 +50,10 @@ void BackgroundWrite::start(std::string text, bool names) {
   finish_stream();
   text_ = std::move(text);
   names_ = names;
+  if (is_dry_) {
+    done_ = true;
+    return;
+  }
   thread_ = std::thread([this, memory = memory_counter()] {
     const CountMemoryFor rank(memory);
     try {
@@ -133,12 +133,12 @@ void BackgroundWrite::complete() {
 
 void BackgroundWrite::join() {
   if (thread_.joinable()) thread_.join();
-  spare_buffer() = buffer_;
+  io_context->spare = buffer_;
   if (problem_) std::rethrow_exception(problem_);
 }
 
 void BackgroundWrite::finish() {
-  if (std::filesystem::exists(inside(kUnfinished))) complete();
+  if (!is_dry_ && std::filesystem::exists(inside(kUnfinished))) complete();
 }
 
 }  // namespace moonhalo::io

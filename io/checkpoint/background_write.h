@@ -30,7 +30,9 @@ class BackgroundWrite {
     int64_t position = 0;  ///< in the copy
   };
 
-  BackgroundWrite(std::string path, int rank, int ranks, std::vector<CheckedFile> files, int64_t bytes);
+  /// `is_dry`: takes the memory, and writes nothing.
+  BackgroundWrite(std::string path, int rank, int ranks, std::vector<CheckedFile> files, int64_t bytes,
+                  bool is_dry = false);
   ~BackgroundWrite();  ///< waits for the thread
   BackgroundWrite(const BackgroundWrite&) = delete;
 
@@ -56,6 +58,7 @@ class BackgroundWrite {
 
   const std::string path_;
   const int rank_, ranks_;
+  const bool is_dry_;
   std::vector<CheckedFile> files_;
   at::Tensor buffer_;
   int64_t filled_ = 0;

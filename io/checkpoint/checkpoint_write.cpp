@@ -10,6 +10,7 @@
 
 #include "moonhalo/engine/base/lazy_bits.h"
 #include "moonhalo/engine/comm/agreement.h"
+#include "moonhalo/engine/comm/fake/fake_subgroup.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
@@ -31,15 +32,26 @@ struct CheckpointWriter::File : CheckedFile {
 };
 
 CheckpointWriter::CheckpointWriter(Communicator& world, std::string path, bool in_background)
-    : world_(world), path_(std::move(path)), short_run_(in_background ? kShortestBackgroundRun : kShortRun) {}
-CheckpointWriter::CheckpointWriter(std::string path)
-    : alone_(make_self_communicator()), world_(*alone_), path_(std::move(path)), short_run_(kShortRun) {}
+    : world_(world),
+      is_dry_(world.is_fake()),
+      path_(std::move(path)),
+      short_run_(in_background ? kShortestBackgroundRun : kShortRun) {}
+CheckpointWriter::CheckpointWriter(std::string path, bool is_dry)
+    : alone_(make_self_communicator()),
+      world_(*alone_),
+      is_dry_(is_dry),
+      path_(std::move(path)),
+      short_run_(kShortRun) {}
 CheckpointWriter::~CheckpointWriter() = default;
 
 bool CheckpointWriter::writes(const MeshPtr& mesh, int64_t owner) {
   if (mesh->size() == world_.size()) return true;
   std::vector<std::string>& members = members_[mesh.get()];
   if (members.empty()) members = mesh->group().all_gather_strings(std::to_string(world_.rank()));
+  if (is_dry_) {
+    members.clear();
+    for (const int64_t rank : pretended_ranks(mesh->group())) members.push_back(std::to_string(rank));
+  }
   return std::find(members.begin(), members.end(), std::to_string(owner)) != members.end();
 }
 
@@ -91,6 +103,7 @@ void CheckpointWriter::check_same_entries() {
 }
 
 void CheckpointWriter::create() {
+  if (is_dry_) return;
   for (const File& file : files_) {
     const auto bytes = file.tensors.empty() ? static_cast<int64_t>(file.header.size()) : file.tensors.back().end;
     PositionedFile made = PositionedFile::create(kWho, file.path, bytes);
@@ -120,10 +133,11 @@ void CheckpointWriter::write() {
     if (found != files.end()) return found->second;
     return files.emplace(file, PositionedFile::open_to_write(kWho, files_[file].path)).first->second;
   };
-  for (size_t file = 0; world_.rank() == 0 && file < files_.size(); ++file)
+  for (size_t file = 0; world_.rank() == 0 && !is_dry_ && file < files_.size(); ++file)
     attempt([&] { open(file); });  // for its header
   for_each_piece(parts_, [&](const FilePart& part, const Box& box, const at::Tensor& data) {
     attempt([&] {
+      if (is_dry_) return;
       check_computed(data, kWho + std::string(": a tensor"));
       const auto* next = static_cast<const char*>(data.const_data_ptr());
       PositionedFile& file = open(part.file);
@@ -137,7 +151,8 @@ void CheckpointWriter::write() {
   });
   std::vector<CheckedFile> checked(files_.begin(), files_.end());
   add_checksums(checked, together(world_, addends));
-  for (size_t i = 0; world_.rank() == 0 && i < files_.size(); ++i) attempt([&] { write_header(open(i), checked[i]); });
+  for (size_t i = 0; world_.rank() == 0 && !is_dry_ && i < files_.size(); ++i)
+    attempt([&] { write_header(open(i), checked[i]); });
   for (auto& [i, file] : files) attempt([&, &file = file] { file.sync(); });
   fail_together(world_, [&] {
     if (failed) std::rethrow_exception(failed);
@@ -145,9 +160,10 @@ void CheckpointWriter::write() {
 }
 
 std::shared_ptr<BackgroundWrite> CheckpointWriter::copy() {
-  auto background = std::make_shared<BackgroundWrite>(path_, world_.rank(), world_.size(),
-                                                      std::vector<CheckedFile>(files_.begin(), files_.end()), bytes());
+  auto background = std::make_shared<BackgroundWrite>(
+      path_, world_.rank(), world_.size(), std::vector<CheckedFile>(files_.begin(), files_.end()), bytes(), is_dry_);
   for_each_piece(parts_, [&](const FilePart& part, const Box& box, const at::Tensor& data) {
+    if (is_dry_) return;
     check_computed(data, kWho + std::string(": a tensor"));
     const auto* next = static_cast<const char*>(data.const_data_ptr());
     const size_t tensor = tensor_of_part_[static_cast<size_t>(&part - parts_.data())];

@@ -25,7 +25,8 @@ namespace moonhalo::io {
 ///     writer.create();                                    rank 0 alone, then:
 ///     writer.write();                                     or copy(), for a BackgroundWrite
 ///
-/// write_checkpoint (packed_checkpoint.h) does these steps. The headers get the checksums of the tensors at the end.
+/// write_checkpoint (packed_checkpoint.h) does these steps. The headers get the checksums of the tensors at the end. In
+/// a dry run no file is written: messages and memory are those of a real one.
 ///
 /// A ShardTensor is written by the ranks of its mesh; of a tensor on slices of a mesh, by the slice that contains its
 /// owner. A plain tensor is written by its owner: rank 0, or the rank given to add(). Ranks that lack a tensor give one
@@ -35,7 +36,8 @@ class CheckpointWriter {
   /// `in_background`: copy() will be called, not write().
   CheckpointWriter(Communicator& world, std::string path, bool in_background = false);
   /// Makes a writer of this rank alone, for plain tensors: nothing is collective, and other ranks may have other disks.
-  explicit CheckpointWriter(std::string path);
+  /// `is_dry`: of a rank of a dry run.
+  explicit CheckpointWriter(std::string path, bool is_dry = false);
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
 
@@ -63,6 +65,7 @@ class CheckpointWriter {
 
   const CommunicatorPtr alone_;
   Communicator& world_;
+  const bool is_dry_;
   const std::string path_;
   const int64_t short_run_;
   std::vector<File> files_;

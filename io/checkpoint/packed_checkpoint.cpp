@@ -38,9 +38,9 @@ std::string without_links(std::string path) {
 
 // Saving
 
-/// Ends a save that was killed, and checks that `path` is free or a checkpoint.
-void check_free(const std::string& path) {
-  settle_checkpoint(kSaving, path);
+/// Ends a save that was killed, and checks that `path` is free or a checkpoint. A dry run only checks.
+void check_free(const std::string& path, bool is_dry) {
+  if (!is_dry) settle_checkpoint(kSaving, path);
   std::error_code error;
   const bool empty = !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error));
   TORCH_CHECK_VALUE(empty || find_checkpoint(kSaving, path), kSaving, ": '", path,
@@ -134,7 +134,8 @@ std::string text_of_entries(const std::string& entries) {
 void drop_unfinished(Communicator& world, const std::string& path) {
   try {
     run_on_first_rank(world, [&] {
-      if (!is_checkpoint(kSaving, path + ".partial")) discard_checkpoint(kSaving, path + ".partial");
+      if (!world.is_fake() && !is_checkpoint(kSaving, path + ".partial"))
+        discard_checkpoint(kSaving, path + ".partial");
       return std::string();
     });
   } catch (const c10::Error&) {
@@ -175,7 +176,7 @@ CheckpointSaving write_checkpoint(Communicator& world, const std::string& path, 
   const std::string text = text_of_entries(packed.entries);
   const std::string name = run_on_first_rank(world, [&] {
     const std::string folder = without_links(path);
-    check_free(folder);
+    check_free(folder, world.is_fake());
     return folder;
   });
   const FileLayout layout = lay_out_files(packed, options.max_file_bytes);
@@ -185,7 +186,7 @@ CheckpointSaving write_checkpoint(Communicator& world, const std::string& path, 
   std::shared_ptr<BackgroundWrite> background;
   try {
     run_on_first_rank(world, [&] {
-      make_files(name, writer, layout);
+      if (!world.is_fake()) make_files(name, writer, layout);
       return std::string();
     });
     if (options.async) {
@@ -194,6 +195,7 @@ CheckpointSaving write_checkpoint(Communicator& world, const std::string& path, 
       const WithoutTimeLimit patient;  // ranks wait for each other's disks, however long those take
       writer.write();
       run_on_first_rank(world, [&] {
+        if (world.is_fake()) return std::string();
         write_text(name + ".partial/" + kCheckpointFile, text);
         put_checkpoint_in_place(kSaving, name);
         return std::string();

@@ -425,7 +425,8 @@ File open(const std::string& path, const std::string& mode, const OpenOptions& o
   const auto found = std::find(modes.begin(), modes.end(), mode);
   TORCH_CHECK_VALUE(found != modes.end(), "open: file \"", path, "\": unknown mode \"", mode, "\"\n  have  \"", mode,
                     "\"\n  fix   use \"r\" (read), \"w\" (make it new) or \"a\" (add to it)");
-  return File(std::make_shared<FileState>(path, static_cast<Mode>(found - modes.begin()), options.allow_external));
+  return File(std::make_shared<FileState>(path, static_cast<Mode>(found - modes.begin()), options.allow_external,
+                                          options.is_dry));
 }
 
 }  // namespace moonhalo::io

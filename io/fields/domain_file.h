@@ -31,6 +31,8 @@ struct OpenOptions {
   /// Follow external links, virtual datasets and external raw storage to any file. If false, only to files in this
   /// file's folder and below, and raw storage is refused.
   bool allow_external = false;
+  /// In a dry run: a file that is written is made in memory, without the elements of tensors, and no file on disk.
+  bool is_dry = false;
 };
 
 /// Settings of reads.

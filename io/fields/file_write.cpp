@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of domain_file.h that writes.
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
@@ -69,6 +70,8 @@ Dataset File::create_dataset(const std::string& name, at::IntArrayRef shape, at:
 
 void File::set_attr(const std::string& name, const AttributeValue& value, const std::string& object) {
   const h5::Where where{"set_attr", path(), "object \"" + object + "\""};
+  const auto* text = std::get_if<std::string>(&value);
+  state_->note_unwritten(text != nullptr ? std::ssize(*text) : static_cast<int64_t>(sizeof(int64_t)));
   change_together(*state_, where, [&] {
     const auto access = state_->write(where);
     const std::string target = normalized(object);
@@ -105,11 +108,12 @@ void Dataset::write_block(at::IntArrayRef offsets, const at::Tensor& block) cons
                    "\n  fix   use write() of the file, or write to_local() at its offsets");
   refuse_follower(*file_, where);
   const at::Tensor data = plain_data(block);
+  file_->note_unwritten(data.numel() * static_cast<int64_t>(data.element_size()));
   file_->change(where, [&] {
     const auto access = file_->write(where);
     auto dataset = h5::open_dataset(access.id, "/" + name(), 0, &file_->reach(), where);
     refuse_elsewhere(access.id, dataset.get(), where);
-    write_part(dataset.get(), offsets, data, where);
+    if (!file_->is_dry() || !is_fake(data)) write_part(dataset.get(), offsets, data, where);
     dataset.close(where);  // flushes chunks: a filter may fail
   });
 }

@@ -6,9 +6,11 @@
 #include <sys/vfs.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "moonhalo/engine/base/fake_key.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
@@ -71,12 +73,16 @@ Target from_json(const nlohmann::json& json) {
   return target;
 }
 
-/// True if writes of several ranks may not overlap in a file: clients of NFS write whole pages as they know them.
+/// True if writes of several ranks may not overlap in a file: clients of NFS write whole pages as they know them. A dry
+/// run may not have the folder; the one above it counts.
 bool needs_one_writer(const std::string& path) {
   const char* required = std::getenv("MOONHALO_ONE_WRITER");
   if (required && std::string(required) == "1") return true;
+  std::error_code hidden;
+  std::filesystem::path folder = std::filesystem::absolute(path, hidden).parent_path();
   struct statfs system {};
-  return statfs(path.c_str(), &system) == 0 && system.f_type == NFS_SUPER_MAGIC;
+  while (statfs(folder.c_str(), &system) != 0 && folder.has_relative_path()) folder = folder.parent_path();
+  return system.f_type == NFS_SUPER_MAGIC;
 }
 
 SpecPtr spec_of_one(at::IntArrayRef shape) {
@@ -98,11 +104,8 @@ class SharedWrite {
         rank_(group_->rank()) {}
 
   void run(const WriteOptions& options, bool grows, bool shared) {
-    std::string facts;
-    fail_together(*group_, [&] {
-      if (owner()) facts = to_json(make(options, grows, shared)).dump();
-    });
-    target_ = from_json(nlohmann::json::parse(group_->all_gather_strings(facts).front()));
+    const std::string facts = run_on_first_rank(*group_, [&] { return to_json(make(options, grows, shared)).dump(); });
+    target_ = from_json(nlohmann::json::parse(facts));
     fail_together(*group_, [&] {
       if (!owner()) file_.follow(group_, target_.file, where_);
     });
@@ -116,10 +119,14 @@ class SharedWrite {
     }
   }
 
+  /// Makes the dataset, and writes nothing: for ranks of a dry run that are not the owner.
+  void make_only(const WriteOptions& options, bool grows) { make(options, grows, false); }
+
  private:
   bool owner() const { return rank_ == 0; }
 
   Target make(const WriteOptions& options, bool grows, bool shared) {
+    const ComputedValues facts;  // coordinates are compared
     Target target;
     DatasetInfo info;
     const auto& shape = spec_->global_shape();
@@ -162,8 +169,8 @@ class SharedWrite {
         return H5Dread(there.get(), memory.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, known.mutable_data_ptr());
       });
     }
-    TORCH_CHECK_VALUE(identical && at::equal(known, coordinates.values), where_.to_string(), ": dimension \"",
-                      coordinates.name,
+    const bool is_same = identical && (file_.is_dry() || at::equal(known, coordinates.values));
+    TORCH_CHECK_VALUE(is_same, where_.to_string(), ": dimension \"", coordinates.name,
                       "\" has other coordinates\n  have  those of an earlier dataset, and those of "
                       "`like`\n  fix   write it into another group or file, or give dims of other names");
   }
@@ -182,6 +189,7 @@ class SharedWrite {
     std::vector<int64_t> bytes;
     const FilePart part = share_block(spec_, block_, bytes);
     for_each_piece({part}, [&](const FilePart&, const Box& box, const at::Tensor& data) {
+      if (file_.is_dry()) return;
       check_computed(data, where_.to_string() + ": the block");
       const auto* next = static_cast<const char*>(data.const_data_ptr());
       for_each_run(part.shares.shape, box, part.element_bytes, [&](int64_t offset, int64_t length) {
@@ -247,11 +255,13 @@ void SharedWrite::write_round(const IoPlan& plan, int64_t round, const at::Tenso
 
   std::vector<EncodedChunk> chunks;
   fail_together(*group_, [&] {
+    if (file_.is_dry()) return chunks.resize(static_cast<size_t>(mine.count()));
     check_computed(rows, where_.to_string() + ": the block");
     chunks = encode_cells(map, mine, static_cast<const char*>(rows.const_data_ptr()), before, file_.raw_descriptor(),
                           where_);
   });
   const std::vector<uint64_t> addresses = place(by_rank, chunks);
+  if (file_.is_dry()) return check_written();
   for (size_t i = 0; i < chunks.size(); ++i)
     file_.write_raw(chunks[i].bytes.data(), chunks[i].bytes.size(), addresses[i]);
   // A rank's chunks are stored together, as place() asks for space in the order of ranks.
@@ -272,10 +282,11 @@ std::vector<StoredChunk> SharedWrite::chunks_before(const std::vector<CellBox>& 
     }
   }
   if (chunks.empty()) return before;
+  const ComputedValues numbers;
   at::Tensor found = at::zeros({static_cast<int64_t>(chunks.size()), 3}, at::kLong);
   auto facts = found.accessor<int64_t, 2>();
   fail_together(*group_, [&] {
-    if (!owner()) return;
+    if (!owner() || file_.is_dry()) return;
     with_dataset([&](hid_t dataset) {
       for (size_t i = 0; i < chunks.size(); ++i) {
         const StoredChunk chunk = find_chunk(dataset, *target_.map, chunks[i], where_);
@@ -287,6 +298,7 @@ std::vector<StoredChunk> SharedWrite::chunks_before(const std::vector<CellBox>& 
     });
   });
   group_->broadcast(found, 0);
+  if (file_.is_dry()) return before;
   for (const auto& [which, cell] : mine) {
     const auto row = static_cast<int64_t>(which);
     before[cell] = {static_cast<uint64_t>(facts[row][0]), static_cast<uint64_t>(facts[row][1]),
@@ -308,10 +320,11 @@ std::vector<uint64_t> SharedWrite::place(const std::vector<CellBox>& by_rank, co
     sent.push_back(static_cast<int64_t>(chunk.bytes.size()));
     sent.push_back(chunk.skipped);
   }
+  const ComputedValues numbers;
   at::Tensor sizes = at::empty({2 * all}, at::kLong), addresses = at::zeros({all}, at::kLong);
   group_->all_gather(at::tensor(sent, at::kLong), counts, sizes);
   fail_together(*group_, [&] {
-    if (!owner()) return;
+    if (!owner() || file_.is_dry()) return;
     const FileState::PlacesOnly places(file_);
     with_dataset([&](hid_t dataset) {
       const auto size = sizes.accessor<int64_t, 1>();
@@ -343,7 +356,7 @@ void SharedWrite::write_through_owner() {
     const IntervalMap pieces(spec_, [&](int64_t rank) { return requests_for(rank == 0 ? piece : nothing); });
     const at::Tensor data = gather(pieces, block_.view(moved_as(block_.element_size())));
     fail_together(*group_, [&] {
-      if (!owner()) return;
+      if (!owner() || (file_.is_dry() && is_fake(data))) return;
       std::vector<int64_t> offsets;
       for (const Interval& rows : piece) offsets.push_back(rows.begin);
       if (!offsets.empty()) offsets[0] += target_.first_row;
@@ -359,7 +372,7 @@ void by_owner(const FileState& file, const std::function<void()>& work) {
   const CommunicatorPtr group = file.group();
   if (!group) return work();
   fail_together(*group, [&] {
-    if (!file.follows()) work();
+    if (!file.follows() || file.is_dry()) work();
   });
 }
 
@@ -369,20 +382,22 @@ void write_together(FileState& file, const std::string& name, const at::Tensor& 
                     bool grows, const h5::Where& where) {
   const auto describe = [&] { return where.object; };
   const CallScope scope(fingerprint_of(where.object), grows ? "append" : "write", describe);
-  at::Tensor given = tensor, block;
-  const auto prepare = [&] {
+  at::Tensor block;
+  const auto prepare = [&](const at::Tensor& given) {
     file.check_writable(where);
-    block = plain_data(given);
+    file.note_unwritten(given.numel() * static_cast<int64_t>(given.element_size()));
+    block = file.follows() && !is_shard_tensor(tensor) ? given : plain_data(given);
   };
   if (!is_shard_tensor(tensor)) {
-    by_owner(file, prepare);
+    by_owner(file, [&] { prepare(tensor); });
     return change_together(file, where, [&] {
-      SharedWrite(file, name, spec_of_one(tensor.sizes()), block, where).run(options, grows, false);
+      SharedWrite write(file, name, spec_of_one(tensor.sizes()), block, where);
+      file.follows() ? write.make_only(options, grows) : write.run(options, grows, false);
     });
   }
   const SpecPtr target = without_partial(spec(tensor));
-  given = to_local(redistribute(tensor.detach(), target));
-  fail_together(target->mesh()->group(), prepare);
+  const at::Tensor given = to_local(redistribute(tensor.detach(), target));
+  fail_together(target->mesh()->group(), [&] { prepare(given); });
   // A failure after the dataset was made leaves half of it: no rank may finish the file.
   file.change(where, [&] { SharedWrite(file, name, target, block, where).run(options, grows, true); });
 }

@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <optional>
 
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/pwrite_all.h"
@@ -55,8 +57,18 @@ herr_t free_info(void* info) {
   return 0;
 }
 
+H5FD_t* open_dry_file(WriteStatus* status) {
+  auto* file = new DriverFile{};
+  file->descriptor = -1;
+  file->end = status->dry->size();
+  file->inode = reinterpret_cast<uintptr_t>(status->dry);  // device 0 has no files
+  file->status = status;
+  return &file->base;
+}
+
 H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t) {
   const auto* info = static_cast<const DriverInfo*>(H5Pget_driver_info(access));
+  if (info->status != nullptr && info->status->dry != nullptr) return open_dry_file(info->status);
   const int mode = (flags & H5F_ACC_RDWR ? O_RDWR : O_RDONLY) | O_CLOEXEC | (flags & H5F_ACC_CREAT ? O_CREAT : 0) |
                    (flags & H5F_ACC_EXCL ? O_EXCL : 0) | (flags & H5F_ACC_TRUNC ? O_TRUNC : 0);
   const int descriptor = ::open(name, mode, 0666);
@@ -81,7 +93,7 @@ H5FD_t* open_file(const char* name, unsigned flags, hid_t access, haddr_t) {
 
 herr_t close_file(H5FD_t* file) {
   DriverFile* mine = self(file);
-  const bool closed = ::close(mine->descriptor) == 0;
+  const bool closed = mine->descriptor < 0 || ::close(mine->descriptor) == 0;
   if (!closed && mine->status != nullptr && mine->status->error == 0) mine->status->error = errno;
   delete mine;
   return 0;
@@ -111,15 +123,26 @@ herr_t get_handle(H5FD_t* file, hid_t, void** handle) {
   return 0;
 }
 
-herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
+/// Returns the descriptor of the file on disk that the bytes are from; -1: of none. Past the end of a file are zeros.
+std::optional<int> fill(const DriverFile& file, haddr_t address, size_t size, void* buffer) {
+  if (const DryFile* dry = file.status != nullptr ? file.status->dry : nullptr) {
+    return dry->read(buffer, size, address) ? std::optional(dry->origin_of(address, size)) : std::nullopt;
+  }
   auto* const begin = static_cast<char*>(buffer);
-  const int64_t got = read_into(self(file)->descriptor, {{begin, static_cast<int64_t>(size)}}, address);
-  if (got < 0) {
+  const int64_t got = read_into(file.descriptor, {{begin, static_cast<int64_t>(size)}}, address);
+  if (got < 0) return std::nullopt;
+  std::memset(begin + got, 0, size - static_cast<size_t>(got));
+  return file.descriptor;
+}
+
+herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
+  const std::optional<int> origin = fill(*self(file), address, size, buffer);
+  if (!origin) {
     report_errno("unable to read file");
     return -1;
   }
-  std::memset(begin + got, 0, size - static_cast<size_t>(got));  // past the end of the file stand zeros
-  const std::string problem = self(file)->heaps.problem(self(file)->descriptor, address, buffer, size);
+  if (*origin < 0) return 0;
+  const std::string problem = self(file)->heaps.problem(*origin, address, buffer, size);
   if (problem.empty()) return 0;
   report(problem);
   return -1;
@@ -127,16 +150,21 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size,
 
 herr_t write_bytes(H5FD_t* file, H5FD_mem_t kind, hid_t, haddr_t address, size_t size, const void* buffer) {
   DriverFile* mine = self(file);
-  if (kind != H5FD_MEM_DRAW || !mine->status->drops_raw)
+  if (mine->status->dry != nullptr) {
+    mine->status->dry->write(buffer, size, address);
+  } else if (kind != H5FD_MEM_DRAW || !mine->status->drops_raw) {
     write_at(mine->descriptor, *mine->status, buffer, size, address);
+  }
   mine->end = std::max(mine->end, address + size);
   return 0;
 }
 
 herr_t truncate_file(H5FD_t* file, hid_t, hbool_t) {
   DriverFile* mine = self(file);
-  if (mine->end != mine->allocated && mine->status->error == 0 &&
-      ftruncate(mine->descriptor, static_cast<off_t>(mine->allocated)) != 0) {
+  if (mine->status->dry != nullptr) {
+    mine->status->dry->resize(mine->allocated);
+  } else if (mine->end != mine->allocated && mine->status->error == 0 &&
+             ftruncate(mine->descriptor, static_cast<off_t>(mine->allocated)) != 0) {
     mine->status->error = errno;
   }
   mine->end = mine->allocated;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "moonhalo/io/base/dry_file.h"
 #include "moonhalo/io/base/h5.h"
 
 namespace moonhalo::io::h5 {
@@ -9,6 +10,7 @@ namespace moonhalo::io::h5 {
 struct WriteStatus {
   int error = 0;
   bool drops_raw = false;  ///< elements are not written: their ranks do so, where HDF5 says
+  DryFile* dry = nullptr;  ///< in a dry run, the file in memory that takes the place of the one that is named
 };
 
 /// Writes beside HDF5. A failure stands in `status`, where there is none yet; after one nothing is written.

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "moonhalo/engine/comm/several_ranks.h"
+#include "moonhalo/io/base/io_context.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/formats/h5_open.h"
 #include "moonhalo/io/formats/open_catalog.h"
@@ -69,8 +70,12 @@ std::string in_one_line(const std::string& message) {
 
 }  // namespace
 
-FileState::FileState(std::string path, Mode mode, bool allow_external)
-    : path_(std::move(path)), mode_(mode), reach_(path_, allow_external), exceptions_(std::uncaught_exceptions()) {
+FileState::FileState(std::string path, Mode mode, bool allow_external, bool is_dry)
+    : path_(std::move(path)),
+      mode_(mode),
+      is_dry_(is_dry && mode != Mode::kRead),
+      reach_(path_, allow_external),
+      exceptions_(std::uncaught_exceptions()) {
   const h5::Where where{"open", path_};
   links_ = h5::property_list(H5P_LINK_ACCESS, where);
   reach_.watch(links_.get(), where);
@@ -84,6 +89,7 @@ FileState::FileState(std::string path, Mode mode, bool allow_external)
     descriptor_ = posix_descriptor(file_.get(), {"open", path_});
     return;
   }
+  if (is_dry_) return;
   check_folder(path_);
   start_.target = stamp_of(resolved(path_));
   if (mode_ == Mode::kAppend && fs::exists(path_)) file_ = h5::open_file(path_);
@@ -189,7 +195,7 @@ FileState::Access FileState::write(const h5::Where& where) {
   std::unique_lock lock(mutex_);
   refuse_unwritable(where);
   TORCH_CHECK_VALUE(
-      !follows_, where.to_string(),
+      !follows_ || is_dry_, where.to_string(),
       ": another rank owns the file\n  have  a mesh whose first rank is not that of the "
       "tensors before\n  fix   write tensors of one mesh into a file, or of slices that hold its first rank");
   begin(where);
@@ -198,6 +204,7 @@ FileState::Access FileState::write(const h5::Where& where) {
 
 void FileState::begin(const h5::Where& where) {
   if (!unfinished_.empty()) return;
+  if (is_dry_) return begin_dry(where);
   const std::string target = resolved(path_);
   UnfinishedFile made = make_unfinished(target, where);
   unfinished_ = made.path;
@@ -216,6 +223,19 @@ void FileState::begin(const h5::Where& where) {
   } else {
     file_ = h5::create_file(unfinished_, h5::write_access(status_, where), where);
   }
+}
+
+void FileState::begin_dry(const h5::Where& where) {
+  const std::string target = resolved(path_);
+  const auto known = io_context->dry_files.find(target);
+  const bool is_known = known != io_context->dry_files.end(), adds = mode_ == Mode::kAppend;
+  if (adds && is_known) dry_ = known->second;
+  if (adds && !is_known && fs::exists(target)) dry_ = DryFile(target);
+  unfinished_ = dry_unfinished_name(target);
+  status_.dry = &dry_;
+  const h5::Handle access = h5::write_access(status_, where);
+  file_ = dry_.size() > 0 ? h5::open_file_for_writing(unfinished_, access, where)
+                          : h5::create_file(unfinished_, access, where);
 }
 
 std::shared_ptr<h5::Handle> FileState::dataset(hid_t file, const std::string& name, const h5::Where& where,
@@ -253,7 +273,7 @@ void FileState::finish() {
   try {
     refuse_failed(where);
     const bool untouched = unfinished_.empty();
-    if (follows_ || (untouched && mode_ == Mode::kAppend && (file_ || fs::exists(resolved(path_))))) {
+    if ((follows_ && !is_dry_) || (untouched && mode_ == Mode::kAppend && (file_ || fs::exists(resolved(path_))))) {
       if (follows_) h5::check_written(status_, where);
       drop();
       return;
@@ -261,6 +281,10 @@ void FileState::finish() {
     begin(where);
     file_.close(where);
     h5::check_written(status_, where);
+    if (is_dry_) {
+      finish_dry();
+      return;
+    }
     store_on_disk(where.to_string(), unfinished_);
     give_name_beside_others(where);
     unfinished_.clear();
@@ -285,7 +309,17 @@ void FileState::give_name_beside_others(const h5::Where& where) {
   give_name(where.to_string(), unfinished_, target);
 }
 
-void FileState::note_finished() const { note_own_file(resolved(path_), stamp_of(resolved(path_))); }
+void FileState::finish_dry() {
+  io_context->dry_files[resolved(path_)] = std::move(dry_);
+  ++io_context->unwritten.files;
+  io_context->unwritten.bytes += unwritten_bytes_;
+  closed_ = true;
+}
+
+void FileState::note_finished() const {
+  if (is_dry_) return;
+  note_own_file(resolved(path_), stamp_of(resolved(path_)));
+}
 
 void FileState::discard() noexcept {
   const std::unique_lock lock(mutex_);
@@ -296,7 +330,7 @@ void FileState::drop() noexcept {
   closed_ = true;
   descriptor_ = -1;
   file_.reset();
-  if (!unfinished_.empty() && !follows_) std::remove(unfinished_.c_str());
+  if (!unfinished_.empty() && !follows_ && !is_dry_) std::remove(unfinished_.c_str());
   unfinished_.clear();
   lock_.release();
 }
@@ -309,7 +343,9 @@ std::string FileState::share(const CommunicatorPtr& group, const h5::Where& wher
 
 void FileState::follow(const CommunicatorPtr& group, const std::string& unfinished, const h5::Where& where) {
   const std::unique_lock lock(mutex_);
-  if (!follows_) {
+  if (!follows_ && is_dry_) {  // it has made the owner's file
+    follows_ = true;
+  } else if (!follows_) {
     file_.reset();
     if (!unfinished_.empty()) std::remove(unfinished_.c_str());
     unfinished_ = unfinished;
@@ -328,6 +364,7 @@ void FileState::join(const CommunicatorPtr& group) {
 }
 
 void FileState::write_raw(const void* data, size_t bytes, uint64_t offset) {
+  if (is_dry_) return;
   const std::unique_lock lock(mutex_);
   h5::write_at(lock_.descriptor(), status_, data, bytes, offset);
 }
@@ -343,7 +380,7 @@ std::string FileState::flush(const h5::Where& where) {
   begin(where);
   if (!follows_) h5::checked(where, "flush it", [&] { return H5Fflush(file_.get(), H5F_SCOPE_LOCAL); });
   h5::check_written(status_, where);
-  store_on_disk(where.to_string(), unfinished_);
+  if (!is_dry_) store_on_disk(where.to_string(), unfinished_);
   return unfinished_;
 }
 

@@ -33,7 +33,9 @@ enum class Mode : uint8_t { kRead, kWrite, kAppend };
 /// share one: readers run together, writers one at a time.
 class FileState {
  public:
-  FileState(std::string path, Mode mode, bool allow_external);
+  /// `is_dry`: a file that is written is made in memory, without elements, as a dry run writes none (DryFile). All
+  /// ranks do what the owner does to the file.
+  FileState(std::string path, Mode mode, bool allow_external, bool is_dry = false);
   /// Finishes a file being written as close() does (a failure is a warning), or discards it when an operation failed or
   /// was refused, as then something is missing that was meant to be there, or the stack is being unwound by an
   /// exception.
@@ -44,6 +46,7 @@ class FileState {
   const std::string& path() const { return path_; }
   bool for_writing() const { return mode_ != Mode::kRead; }
   bool is_open() const { return !closed_; }
+  bool is_dry() const { return is_dry_; }
 
   /// The file's identifier and the lock that keeps it open. Do not take a second one while holding
   /// the first.
@@ -85,6 +88,8 @@ class FileState {
   /// from then on write nothing else.
   std::string share(const CommunicatorPtr& group, const h5::Where& where);
   void follow(const CommunicatorPtr& group, const std::string& unfinished, const h5::Where& where);
+  /// Counts `bytes` that a dry run leaves out.
+  void note_unwritten(int64_t bytes) { unwritten_bytes_ += bytes; }
   /// Elements in the unfinished file, beside HDF5. A failure shows in check_written(), and at the end of change().
   void write_raw(const void* data, size_t bytes, uint64_t offset);
   void check_written(const h5::Where& where);
@@ -110,6 +115,7 @@ class FileState {
 
  private:
   void begin(const h5::Where& where);
+  void begin_dry(const h5::Where& where);
   void join(const CommunicatorPtr& group);
   void refuse_unwritable(const h5::Where& where) const;
   void refuse_failed(const h5::Where& where) const;
@@ -117,11 +123,13 @@ class FileState {
   void refuse_dropped() const;
   void note_refusal(const c10::Error& error);
   void finish();
+  void finish_dry();
   void give_name_beside_others(const h5::Where& where);
   void drop() noexcept;
 
   const std::string path_;
   const Mode mode_;
+  const bool is_dry_;
   const h5::LinkPolicy reach_;
   h5::Handle links_;
   const int exceptions_;
@@ -135,6 +143,8 @@ class FileState {
   CommunicatorPtr group_;
   std::shared_mutex mutex_;
   h5::WriteStatus status_;
+  DryFile dry_;
+  int64_t unwritten_bytes_ = 0;
   h5::Handle file_;
   std::unique_ptr<const Catalog> catalog_;
   int descriptor_ = -1;

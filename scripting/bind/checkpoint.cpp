@@ -169,7 +169,7 @@ int is_entry_name(lua_State* lua) {
 
 /// own_writer(path): of this rank alone
 int make_own_writer(lua_State* lua) {
-  push_object(lua, std::make_shared<io::CheckpointWriter>(check_string(lua, 1)));
+  push_object(lua, std::make_shared<io::CheckpointWriter>(check_string(lua, 1), context(lua).world->is_fake()));
   return 1;
 }
 

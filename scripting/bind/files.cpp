@@ -8,6 +8,7 @@
 
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
+#include "moonhalo/io/base/io_context.h"
 #include "moonhalo/io/base/new_file.h"
 #include "moonhalo/io/base/png.h"
 #include "moonhalo/io/checkpoint/safetensors.h"
@@ -124,6 +125,20 @@ int on_every_rank(lua_State* lua) {
 int of_all_ranks(lua_State* lua) {
   push(lua, context(lua).world->all_gather_strings(check_string(lua, 1)));
   return 1;
+}
+
+/// _files.note_unwritten(bytes): counts a file that a dry run leaves out.
+int note_unwritten(lua_State* lua) {
+  ++io::io_context->unwritten.files;
+  io::io_context->unwritten.bytes += check_int(lua, 1);
+  return 0;
+}
+
+/// _files.unwritten() -> files, bytes that this rank of a dry run has left out
+int unwritten(lua_State* lua) {
+  push(lua, io::io_context->unwritten.files);
+  push(lua, io::io_context->unwritten.bytes);
+  return 2;
 }
 
 /// mh.files.write_png(path, image) -> nothing
@@ -332,6 +347,8 @@ const luaL_Reg internals[] = {
     {"on_every_rank", guard<on_every_rank>},
     {"check_png_name", guard<check_png_name>},
     {"of_all_ranks", guard<of_all_ranks>},
+    {"note_unwritten", guard<note_unwritten>},
+    {"unwritten", guard<unwritten>},
     {nullptr, nullptr},
 };
 const luaL_Reg safetensors_functions[] = {

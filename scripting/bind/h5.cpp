@@ -107,6 +107,21 @@ void push_files(lua_State* lua) {
   lua_rawsetp(lua, LUA_REGISTRYINDEX, &kFilesKey);
 }
 
+int open_as(lua_State* lua, bool is_dry) {
+  const bool has_mode = !lua_istable(lua, 2);
+  const Options options(lua, has_mode ? 3 : 2, "open", {"allow_external"});
+  const std::string mode = has_mode && !is_nil(lua, 2) ? check_string(lua, 2) : "r";
+  push_object(lua, std::make_shared<io::File>(
+                       io::open(check_string(lua, 1), mode,
+                                {.allow_external = options.get_bool("allow_external", false), .is_dry = is_dry})));
+  push_files(lua);
+  lua_pushvalue(lua, -2);
+  lua_pushboolean(lua, 1);
+  lua_rawset(lua, -3);
+  lua_pop(lua, 1);
+  return 1;
+}
+
 /// mh.h5.open(path, mode = "r", {allow_external = false}) -> File
 ///   Opens a file: HDF5 and NetCDF-4 to read or write, NetCDF-3, Zarr and .npy to read. file.name or file["group/name"]
 ///   is a dataset, whose slices are read when read() or mh.scatter_tensor is called. A file that is written appears
@@ -125,19 +140,10 @@ void push_files(lua_State* lua) {
 ///     out:close()
 ///     local file <close> = mh.h5.open(path)
 ///     file.t.shape, file.t.units, file.t["1, :2"]:read():tolist()    --> {2, 3}  K  {3, 4}
-int open(lua_State* lua) {
-  const bool has_mode = !lua_istable(lua, 2);
-  const Options options(lua, has_mode ? 3 : 2, "open", {"allow_external"});
-  const std::string mode = has_mode && !is_nil(lua, 2) ? check_string(lua, 2) : "r";
-  push_object(lua, std::make_shared<io::File>(io::open(check_string(lua, 1), mode,
-                                                       {.allow_external = options.get_bool("allow_external", false)})));
-  push_files(lua);
-  lua_pushvalue(lua, -2);
-  lua_pushboolean(lua, 1);
-  lua_rawset(lua, -3);
-  lua_pop(lua, 1);
-  return 1;
-}
+int open(lua_State* lua) { return open_as(lua, /*is_dry=*/false); }
+
+/// mh._open_dry(path, mode, options): mh.h5.open of a dry run, which makes no file (prelude/dry_run.lua).
+int open_dry(lua_State* lua) { return open_as(lua, /*is_dry=*/true); }
 
 std::shared_ptr<io::File> file(lua_State* lua) { return check_object<io::File>(lua, 1); }
 
@@ -747,6 +753,7 @@ int selection_string(lua_State* lua) {
 }
 
 const luaL_Reg kH5Functions[] = {{"open", guard<open>}, {nullptr, nullptr}};
+const luaL_Reg kDryFunctions[] = {{"_open_dry", guard<open_dry>}, {nullptr, nullptr}};
 const luaL_Reg kFileMethods[] = {{"keys", guard<file_keys>},         {"datasets", guard<file_datasets>},
                                  {"has", guard<file_has>},           {"write", guard<file_write>},
                                  {"append", guard<file_append>},     {"flush", guard<file_flush>},
@@ -787,6 +794,7 @@ void open_h5(lua_State* lua) {
   define_object<H5Group>(lua, kGroupMethods, kGroupGetters, kGroupMeta);
   define_object<io::Dataset>(lua, kDataMethods, kDataGetters, kDatasetMeta);
   define_object<io::Selection>(lua, kDataMethods, kDataGetters, kSelectionMeta);
+  add_functions(lua, kDryFunctions);
   lua_createtable(lua, 0, 1);
   add_functions(lua, kH5Functions);
   lua_setfield(lua, -2, "h5");

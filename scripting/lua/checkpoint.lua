@@ -14,6 +14,7 @@ local optimizers = require "moonhalo.internal.checkpoint_optimizers"
 local stages = require "moonhalo.internal.checkpoint_stages"
 local per_rank = require "moonhalo.internal.checkpoint_per_rank"
 local history = require "moonhalo.internal.checkpoint_history"
+local folders = require "moonhalo.internal.checkpoint_folders"
 local casts = require "moonhalo.internal.parameter_casts"
 local parts = require "moonhalo.internal.state_parts"
 local check_saved = require("moonhalo.nn.state").check_saved
@@ -128,6 +129,7 @@ function Saving:wait()
   local own = self.own
   self.own, saving = nil, nil
   self.path = own:wait()
+  if self.notes then folders.note_saved(self.path) end
   history.keep(self.path, self.keep)
   return self.path
 end
@@ -137,19 +139,22 @@ function Saving:is_done() return self.own == nil or self.own:is_done() end
 
 strict.methods(Saving, "Save")
 
---- Ends a save, or leaves that to wait() if it is written in the background. Collective.
-local function conclude(own, options)
+--- Ends a save, or leaves that to wait() if it is written in the background. `notes`: its end is to be noted.
+--- Collective.
+local function conclude(own, options, notes)
   if options.async then
-    saving = setmetatable({own = own, keep = options.keep}, Saving)
+    saving = setmetatable({own = own, keep = options.keep, notes = notes}, Saving)
     return saving
   end
-  history.keep(own:wait(), options.keep)
+  local path = own:wait()
+  if notes then folders.note_saved(path) end
+  history.keep(path, options.keep)
 end
 
 --- Writes entries and their tensors as whole tensors. Collective.
 local function write_whole(path, entries, tensors, options)
   local own = cfiles.save(path, mh.json.encode(entries, 1), tensors, options.async, options.max_file_bytes)
-  return conclude(own, options)
+  return conclude(own, options, true)
 end
 
 local function check_layout(options)
@@ -190,10 +195,7 @@ function checkpoint.save(path, state, options)
   check_count("max_file_bytes", options.max_file_bytes, "a number of bytes")
   wait_for_background()
   local layout, entries, tensors = check_layout(options), pack_all(state)
-  if mh.backend() == "fake" then
-    mh._dry_run_save(tensors)
-    return options.async and {wait = function() return path end, is_done = function() return true end} or nil
-  end
+  if mh.backend() == "fake" then mh._dry_run_save(tensors) end
   if layout == "per_rank" then
     return conclude(per_rank.save(path, entries, tensors, options.async), options)
   end

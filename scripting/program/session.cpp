@@ -25,6 +25,7 @@
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/launch/launch.h"
 #include "moonhalo/engine/profile/memory.h"
+#include "moonhalo/io/base/io_context.h"
 #include "moonhalo/scripting/bind/h5.h"
 #include "moonhalo/scripting/bind/run.h"
 #include "moonhalo/scripting/core/binding.h"
@@ -181,18 +182,11 @@ void Session::check_log() const {
                    "': " + std::strerror(static_cast<int>(start_.log_error)));
 }
 
-/// Prints what prelude/dry_run.lua has counted.
-void report_unwritten(lua_State* lua) {
-  push_module(lua);
-  lua_pushliteral(lua, "_unwritten");
-  lua_rawget(lua, -2);
-  lua_getfield(lua, -1, "files");
-  lua_getfield(lua, -2, "bytes");
-  const lua_Integer files = lua_tointeger(lua, -2), bytes = lua_tointeger(lua, -1);
-  lua_pop(lua, 4);
-  if (files > 0)
+void report_unwritten() {
+  const io::Unwritten& left_out = io::io_context->unwritten;
+  if (left_out.files > 0)
     std::fprintf(stderr, "moonhalo: a dry run writes no files: left out %lld of %lld bytes\n",
-                 static_cast<long long>(files), static_cast<long long>(bytes));
+                 static_cast<long long>(left_out.files), static_cast<long long>(left_out.bytes));
 }
 
 /// Prints the memory and messages of the rank, after the last line of the script.
@@ -223,7 +217,7 @@ void Session::run_rank(CommunicatorPtr world, bool threads) {
     if (options_.fake_tensors) nothing_computed.emplace();
     body_(lua);
     const bool reports = communicator.is_fake() && options_.fake_ranks.empty();
-    if (reports) report_unwritten(lua);
+    if (reports) report_unwritten();
     if (reports && options_.fake_tensors) print_costs(communicator);
   } catch (const UsageError&) {
     throw;

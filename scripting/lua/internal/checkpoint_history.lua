@@ -2,18 +2,18 @@
 -- The checkpoints that a folder has, of both layouts, by the time of their save.
 
 local mh = require "moonhalo"
+local folders = require "moonhalo.internal.checkpoint_folders"
 local per_rank = require "moonhalo.internal.checkpoint_per_rank"
 
-local files, cfiles = mh._files, mh._checkpoint_files
+local files = mh._files
 local history = {}
 
---- {name, time} of those of whole tensors; of format 1, which say no time, with 0.
+--- {name, time as text} of those of whole tensors; of format 1, which say no time, with 0.
 local function whole_ones(who, folder)
   local found = {}
-  for i, name in ipairs(cfiles.list(who, folder)) do
-    local saved = mh.json.load(cfiles.find(who, folder .. "/" .. name) .. "/checkpoint.json")
-    local time = type(saved) == "table" and saved.saved
-    found[i] = {name = name, time = type(time) == "number" and time or 0}
+  for i, name in ipairs(folders.list(who, folder)) do
+    local time = folders.saved_at(folders.find(who, folder .. "/" .. name))
+    found[i] = {name = name, time = time or folders.time_text(0)}
   end
   return found
 end
@@ -22,6 +22,7 @@ end
 --- it, and the names of what kills have left of layout "per_rank". Collective.
 local function by_time(who, folder)
   local found = mh.json.decode(files.on_first_rank(function() return mh.json.encode(whole_ones(who, folder)) end))
+  for _, one in ipairs(found) do one.time = tonumber(one.time) end
   local others, left = per_rank.list(who, folder)
   table.move(others, 1, #others, #found + 1, found)
   table.sort(found, function(a, b)
@@ -54,7 +55,7 @@ function history.keep(path, count)
     elseif is_alike(one.name) and one.ranks then
       per_rank.discard(old, one.ranks)  -- perhaps what a newer save of the same name by other ranks has left
     elseif is_alike(one.name) then
-      files.on_first_rank(function() cfiles.discard("checkpoint.save", old) end)
+      files.on_first_rank(function() folders.discard("checkpoint.save", old) end)
     end
   end
   for _, name in ipairs(left) do

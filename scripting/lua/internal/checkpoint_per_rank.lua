@@ -6,6 +6,7 @@
 local mh = require "moonhalo"
 local parts = require "moonhalo.internal.state_parts"
 local sorted_keys = require "moonhalo.internal.sorted_keys"
+local folders = require "moonhalo.internal.checkpoint_folders"
 
 local fail, files, cfiles = mh.fail, mh._files, mh._checkpoint_files
 local per_rank = {}
@@ -19,7 +20,7 @@ local function own_folder(path) return folder_of(path, mh.rank(), mh.world_size(
 --- The numbers of ranks that have saved under `path`, as far as this rank sees.
 local function counts_in(who, path)
   local found, list = {}, {}
-  for _, name in ipairs(cfiles.list(who, path)) do
+  for _, name in ipairs(folders.list(who, path)) do
     local ranks = math.tointeger(tonumber(name:match("^rank%-%d+%-of%-(%d+)$")))
     if ranks and not found[ranks] then found[ranks], list[#list + 1] = true, ranks end
   end
@@ -33,12 +34,8 @@ function per_rank.is_here(path) return #counts_in(kLoad, files.resolve(path)) > 
 local function numbers_of(folder)
   local numbers, suffixes = {}, {}
   for _, suffix in ipairs {"", ".partial", ".replaced"} do
-    local file = ("%s%s/%s"):format(folder, suffix, kFile)
-    local saved = mh.files.exists(file) and mh.json.load(file)
-    if type(saved) == "table" and type(saved.saved) == "number" then
-      local number = ("%.6f"):format(saved.saved)
-      numbers[#numbers + 1], suffixes[number] = number, suffix
-    end
+    local number = folders.saved_at(folder .. suffix)
+    if number then numbers[#numbers + 1], suffixes[number] = number, suffix end
   end
   return numbers, suffixes
 end
@@ -83,7 +80,7 @@ end
 --- After a failure: no rank's part will be complete. Collective; the failure that led here is the one to tell.
 local function drop_unfinished(path)
   pcall(files.on_every_rank, function()
-    cfiles.discard(kSave, own_folder(path) .. ".partial")
+    folders.discard(kSave, own_folder(path) .. ".partial")
     return ""
   end)
 end
@@ -93,18 +90,18 @@ end
 local function discard_own(path, ranks)
   for rank = mh.rank(), ranks - 1, mh.world_size() do
     local folder = folder_of(path, rank, ranks)
-    for _, suffix in ipairs {".replaced", ".partial", ""} do cfiles.discard(kSave, folder .. suffix) end
+    for _, suffix in ipairs {".replaced", ".partial", ""} do folders.discard(kSave, folder .. suffix) end
   end
 end
 
 --- Gives what is complete on all ranks its name; then what was there before goes. Collective.
 local function commit(path)
   files.on_every_rank(function()
-    cfiles.exchange_names(kSave, own_folder(path))
+    folders.exchange_names(kSave, own_folder(path))
     return ""
   end)
   files.on_every_rank(function()  -- and what other numbers of ranks have left
-    cfiles.settle(kSave, own_folder(path))
+    folders.settle(kSave, own_folder(path))
     for _, ranks in ipairs(counts_in(kSave, path)) do
       if ranks ~= mh.world_size() then discard_own(path, ranks) end
     end
@@ -137,18 +134,18 @@ function per_rank.save(path, entries, tensors, async)
   path = files.resolve(path)
   local folder = own_folder(path)
   local saved = tonumber(files.on_first_rank(function()
-    if cfiles.find(kSave, path) then
+    if folders.find(kSave, path) then
       fail(("checkpoint.save: '%s' is a checkpoint of whole tensors\n  have  layout = \"per_rank\"\n" ..
           "  fix   choose another name, or "
         .. "remove it first"):format(path))
     end
-    return ("%.6f"):format(cfiles.now())
+    return folders.time_text(cfiles.now())
   end))
   local kept = choose(folder)
   files.on_every_rank(function()
-    if kept == ".partial" then cfiles.put_in_place(kSave, folder) end
-    if kept == ".replaced" then cfiles.discard(kSave, folder) end
-    cfiles.settle(kSave, folder)
+    if kept == ".partial" then folders.put_in_place(kSave, folder) end
+    if kept == ".replaced" then folders.discard(kSave, folder) end
+    folders.settle(kSave, folder)
     return ""
   end)
   local text = mh.json.encode({format = cfiles.format, saved = saved, layout = "per_rank", rank = mh.rank(),
@@ -173,7 +170,7 @@ end
 --- Those of other numbers of ranks are shared out.
 local function own_saves(who, folder)
   local found, ranks_now = {}, mh.world_size()
-  for _, name in ipairs(cfiles.list_folders(who, folder)) do
+  for _, name in ipairs(folders.list_folders(who, folder)) do
     local path = folder .. "/" .. name
     for _, ranks in ipairs(counts_in(who, path)) do
       for rank = mh.rank(), ranks - 1, ranks_now do

@@ -3,6 +3,7 @@
 
 local mh = require "moonhalo"
 local arguments = require "moonhalo.internal.arguments"
+local folders = require "moonhalo.internal.checkpoint_folders"
 local run_files = require "moonhalo.internal.run_files"
 local run_folder = require "moonhalo.internal.run_folder"
 local run_log = require "moonhalo.internal.run_log"
@@ -117,8 +118,8 @@ local function prune(self)
   for _, one in ipairs(self._best) do kept[one.name] = true end
   files.on_first_rank(function()
     local folder = self.folder .. "/checkpoints"
-    for _, name in ipairs(mh._checkpoint_files.list("run", folder)) do
-      if name:match("^best_") and not kept[name] then mh._checkpoint_files.discard("run", folder .. "/" .. name) end
+    for _, name in ipairs(folders.list("run", folder)) do
+      if name:match("^best_") and not kept[name] then folders.discard("run", folder .. "/" .. name) end
     end
   end)
 end

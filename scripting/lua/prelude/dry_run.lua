@@ -1,16 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A dry run (--backend fake) writes no file: what would write one counts files and bytes instead (mh._unwritten), which
--- the program reports at the end. Readers stay. mh.checkpoint.save asks mh._dry_run_save.
+-- A dry run (--backend fake) writes no file: what would write one counts files and bytes instead, which the program
+-- reports at the end. Readers stay. HDF5 files and checkpoints do all else that a run does, so that their messages and
+-- memory are planned: mh.checkpoint.save asks mh._dry_run_save only to count.
 
 local mh = ...
 if mh.backend() ~= "fake" then return end
 
-local unwritten = {files = 0, bytes = 0}
-rawset(mh, "_unwritten", unwritten)
-
-local function note(bytes)
-  unwritten.files, unwritten.bytes = unwritten.files + 1, unwritten.bytes + bytes
-end
+local files, internal = rawget(mh, "files"), rawget(mh, "_files")
+local note = internal.note_unwritten
 
 local function bytes_of(value)
   if mh.is_tensor(value) then return mh._storage_bytes{value} end
@@ -26,7 +23,6 @@ rawset(mh, "_dry_run_save", function(tensors)
   note(mh._storage_bytes(list))
 end)
 
-local files, internal = rawget(mh, "files"), rawget(mh, "_files")
 files.make_folder = function(_) end
 rawget(mh, "_run").make_folder = function() return true end
 files.write_png = function(_, image) note(bytes_of(image)) end
@@ -52,29 +48,9 @@ rawget(mh, "_pt").writer = function()
   return writer
 end
 
--- ---- HDF5 -----------------------------------------------------------------------------------------------------------
-
-local Unwritten = {}
-Unwritten.__index = Unwritten
-function Unwritten:write(_, data) self.bytes = self.bytes + bytes_of(data) end
-Unwritten.append = Unwritten.write
-function Unwritten:set_attr(_, value) self.bytes = self.bytes + bytes_of(value) end
-function Unwritten:flush() return self.path end
-function Unwritten:discard() self.closed = true end
-function Unwritten:close()
-  if not self.closed then note(self.bytes) end
-  self.closed = true
-end
-Unwritten.__close = Unwritten.close
-function Unwritten.__tostring(self) return "File '" .. self.path .. "', which a dry run does not write" end
-
 local h5 = rawget(mh, "h5")
-local open_h5 = h5.open
-unwritten.open_h5 = open_h5  -- tests write what they read
-h5.open = function(path, mode, ...)
-  if mode == nil or mode == "r" then return open_h5(path, mode, ...) end
-  return setmetatable({path = path, bytes = 0}, Unwritten)
-end
+rawset(mh, "_unwritten", {open_h5 = h5.open})  -- tests write what they read
+h5.open = rawget(mh, "_open_dry")
 
 -- ---- Lua's own ------------------------------------------------------------------------------------------------------
 

@@ -46,10 +46,11 @@ for _, parameter in ipairs(pipe:parameters()) do testing.assert_equal(parameter.
 testing.assert_equal(pipe:infer_step({mh.randn{3, 8}, mh.randn{5, 8}})[2].shape, {5, 8})
 
 -- No file is written; what would be is counted.
-local before = {files = mh._unwritten.files, bytes = mh._unwritten.bytes}
+local before = {mh._files.unwritten()}
 local function left_out(files, bytes)
-  testing.assert_equal({mh._unwritten.files - before.files, mh._unwritten.bytes - before.bytes}, {files, bytes})
-  before = {files = mh._unwritten.files, bytes = mh._unwritten.bytes}
+  local now = {mh._files.unwritten()}
+  testing.assert_equal({now[1] - before[1], now[2] - before[2]}, {files, bytes})
+  before = now
 end
 local folder = "/no/such/folder"
 mh.files.make_folder(folder)
