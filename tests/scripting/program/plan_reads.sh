@@ -11,19 +11,8 @@ trap 'rm -rf "$folder"' EXIT
 
 "$program" run "$script" --ranks 2 -- "$folder" save
 
-check() {
-  local ranks=$1
-  shift
-  local words=("$program" plan "$script" --check --check-steps 1)
-  if [ ${#launcher[@]} -eq 0 ]; then words+=(--ranks "$ranks"); fi
-  if ! "${launcher[@]}" "${words[@]}" -- "$folder" "$@" > "$folder/report.txt" 2>&1 ||
-    ! grep -q "every rank sends what is planned" "$folder/report.txt" ||
-    grep -q "out by more" "$folder/report.txt"; then
-    echo "$*:"
-    cat "$folder/report.txt"
-    failed=1
-  fi
-}
+launcher=("$@")
+source "$(dirname "$0")/plan_steps.sh"
 
 # The command has the values of small reads.
 values() {
@@ -34,12 +23,10 @@ values() {
   fi
 }
 
-launcher=("$@")
-failed=0
 ranks=()
 more=()
 if [ ${#launcher[@]} -gt 0 ]; then
-  for reads in plain chunks "half uneven empty steps halo copies small npy" checkpoint; do
+  for reads in plain chunks "half uneven empty steps halo copies small npy" checkpoint "own plain" loads plain_loads; do
     check 2 $reads
   done
   values "${launcher[@]}" "$program" run
@@ -52,6 +39,9 @@ for reads in plain wide chunks decoded half halo whole_half npy checkpoint \
   check 2,3 $reads
 done
 check 4 grid
+check 2 own plain
+check 2,3,4 loads
+check 2,3,8 plain_loads
 
 ranks=(--ranks 2)
 values "$program" run

@@ -11,11 +11,17 @@ local ranks = mh.world_size()
 local line = mh.init_device_mesh("cpu", {ranks}, {"ranks"})
 local grid = ranks == 4 and mh.init_device_mesh("cpu", {2, 2}, {"rows", "columns"})
 
-local stored = mh.nn.Linear(700, 300)
-mh.parallelize_module(stored, line, {parameter = {weight = {mh.Shard(1)}}})
+local function make_stored(placement)
+  local model = mh.nn.Linear(700, 300)
+  collectgarbage()
+  mh.parallelize_module(model, line, {parameter = {weight = {placement}}})
+  return model
+end
+local stored = make_stored(mh.Shard(1))
 
 if arg[2] == "save" then
-  mh.checkpoint.save(path "checkpoint", {model = stored})
+  mh.checkpoint.save(path "checkpoint", {model = stored, plain = mh.rand{400, 300}})
+  mh.checkpoint.save(path "own", {model = stored}, {layout = "per_rank"})
   if mh.rank() > 0 then return end
   local file <close> = mh.h5.open(path "fields.h5", "w")
   file:write("plain", mh.rand{600, 1200})
@@ -33,6 +39,25 @@ local function sizes(first, all)
   local list = {first}
   for i = 2, ranks do list[i] = i == ranks and all - first or 0 end
   return list
+end
+
+local kStates = {  -- that are not as they were saved
+  rows = function() return {model = make_stored(mh.Shard(0))} end,
+  uneven = function() return {model = make_stored(mh.Shard(1, sizes(600, 700)))} end,
+  empty = function() return {model = make_stored(mh.Shard(1, sizes(700, 700)))} end,
+  copies = function() return {model = make_stored(mh.Replicate())} end,
+  module = function() return {model = mh.nn.Linear(700, 300)} end,
+  plain = function() return {plain = mh.zeros{300, 400}:t()} end,
+  cut = function()
+    return {plain = mh.distribute_tensor(mh.zeros({400, 300}, {dtype = "float64"}), line, {mh.Shard(1)})}
+  end,
+  sums = function() return {plain = mh.from_local(mh.zeros{400, 300}, line, {mh.Partial()})} end,
+}
+
+local states = {}
+local function load_as(name)
+  states[name] = states[name] or kStates[name]()
+  mh.checkpoint.load(path "checkpoint", states[name])
 end
 
 local kReads = {
@@ -58,6 +83,13 @@ local kReads = {
   npy = function() return mh.scatter_tensor(mh.h5.open(path "fields.npy").data, line, {mh.Shard(1)}) end,
   pt = function() return mh.load(path "tensors.pt") end,
   checkpoint = function() mh.checkpoint.load(path "checkpoint", {model = stored}) end,
+  own = function() mh.checkpoint.load(path "own", {model = stored}) end,
+  loads = function()
+    for _, name in ipairs {"rows", "uneven", "empty", "copies"} do load_as(name) end
+  end,
+  plain_loads = function()
+    for _, name in ipairs {"module", "plain", "cut", "sums"} do load_as(name) end
+  end,
   small = function(file) return mh.scatter_tensor(file.small, line, {mh.Shard(1)}) end,
   whole = function(file) return file.chunks:read() end,
   whole_half = function(file) return file.wide:read{dtype = "float16"} end,
