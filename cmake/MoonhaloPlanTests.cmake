@@ -34,6 +34,13 @@ if(TARGET moonhalo_cli)
   endforeach()
 endif()
 
+# The kinds of 200 ranks, of which some read or write what others need or have.
+if(TARGET moonhalo_cli)
+  moonhalo_add_test(NAME plan.X14_shares COMMAND "${PROJECT_SOURCE_DIR}/tests/scripting/program/plan_shares.sh"
+                    $<TARGET_FILE:moonhalo_cli> WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(plan.X14_shares PROPERTIES LABELS ranks PROCESSORS 2 ENVIRONMENT "${test_environment}")
+endif()
+
 # Over TCP nobody but rank 0 ends the other one.
 if(TARGET moonhalo_cli)
   moonhalo_add_test(NAME plan.X14_first_rank_fails COMMAND "${PROJECT_SOURCE_DIR}/tests/launch/start_ranks.sh" variables

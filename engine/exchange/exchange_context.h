@@ -5,12 +5,14 @@
 #include <memory>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "moonhalo/engine/base/base_context.h"
 #include "moonhalo/engine/exchange/halo_options.h"
 
 namespace moonhalo {
 
+class DeviceMesh;
 class Redistribution;
 class ShardSpec;
 
@@ -23,12 +25,13 @@ struct ExchangeContext {
     }
   };
   using Redistributions = std::unordered_map<SpecPair, std::shared_ptr<const Redistribution>, HashPair>;
-  Redistributions redistributions;    ///< redistribution_cache.h
-  HaloTimes halo_times;               ///< halo_options.h
-  HaloEvents* halo_events = nullptr;  ///< of the RecordHalo that lives
-  bool warned_of_roundings = false;   ///< replicated_values.cpp
-  bool joins_equal_copies = false;    ///< equal_copies.h
-  int64_t equal_copies = 1;           ///< equal_copies.h
+  Redistributions redistributions;                                                   ///< redistribution_cache.h
+  HaloTimes halo_times;                                                              ///< halo_options.h
+  HaloEvents* halo_events = nullptr;                                                 ///< of the RecordHalo that lives
+  bool warned_of_roundings = false;                                                  ///< replicated_values.cpp
+  bool joins_equal_copies = false;                                                   ///< equal_copies.h
+  int64_t equal_copies = 1;                                                          ///< equal_copies.h
+  std::function<void(const DeviceMesh*, const std::vector<int64_t>&)> shares_watch;  ///< rank_shares.h
 };
 inline const RankLocal<ExchangeContext> exchange_context;
 

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "moonhalo/engine/base/splitmix.h"
+#include "moonhalo/engine/exchange/rank_shares.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/sharding/spec.h"
@@ -52,8 +53,8 @@ void note_exchanges(const Tape& tape, const std::vector<SeenMesh>& meshes, DimSe
 // Describes a rank by numbers. Ranks with the same numbers are taken to be of one kind.
 class Likeness {
  public:
-  Likeness(const std::vector<SeenMesh>& meshes, const DimSets& exchanges, Grain grain)
-      : meshes_(meshes), exchanges_(exchanges), grain_(grain) {
+  Likeness(const std::vector<SeenMesh>& meshes, const DimSets& exchanges, const SeenShares& shares, Grain grain)
+      : meshes_(meshes), exchanges_(exchanges), shares_(shares), grain_(grain) {
     for (const SeenMesh& mesh : meshes) {
       std::vector<Known>& known = known_.emplace_back();
       for (const auto& [cut, tensor] : mesh.cuts) {
@@ -70,6 +71,7 @@ class Likeness {
       add_edges(m, rank, numbers);
       for (const Known& known : known_[m]) add_block(known, known_[m][known.first], m, rank, numbers);
     }
+    for (const std::vector<int64_t>& share : shares_) numbers.push_back(share[static_cast<size_t>(rank)]);
     return numbers;
   }
 
@@ -114,6 +116,7 @@ class Likeness {
 
   const std::vector<SeenMesh>& meshes_;
   const DimSets& exchanges_;
+  const SeenShares& shares_;
   Grain grain_;
   std::vector<std::vector<Known>> known_;  // by mesh
 };
@@ -150,6 +153,9 @@ class Search {
     std::vector<RankRun> found = dry_run_(ranks);
     for (size_t i = 0; i < ranks.size(); ++i) {
       for (const SeenMesh& mesh : found[i].meshes) merge(mesh);
+      for (const std::vector<int64_t>& share : found[i].shares) {
+        if (std::ssize(share) == ranks_) shares_.insert(share);
+      }
       hashes_[ranks[i]] = found[i].tape.hash();
       note_exchanges(found[i].tape, meshes_, exchanges_);
       runs_.emplace(ranks[i], std::move(found[i]));
@@ -168,12 +174,12 @@ class Search {
   // The classes at the finest grain that does not give too many.
   Classes classes() const {
     for (int grain = 0;; ++grain) {
-      const Likeness likeness(meshes_, exchanges_, static_cast<Grain>(grain));
+      const Likeness likeness(meshes_, exchanges_, shares_, static_cast<Grain>(grain));
       Classes all;
-      if (meshes_.empty()) {
-        for (int64_t rank = 0; rank < ranks_; ++rank) all[{rank == 0, rank == ranks_ - 1}].push_back(rank);
-      } else {
-        for (int64_t rank = 0; rank < ranks_; ++rank) all[likeness.of(rank)].push_back(rank);
+      for (int64_t rank = 0; rank < ranks_; ++rank) {
+        std::vector<int64_t> numbers = likeness.of(rank);
+        if (meshes_.empty()) numbers.insert(numbers.end(), {rank == 0, rank == ranks_ - 1});
+        all[std::move(numbers)].push_back(rank);
       }
       if (all.size() <= kMostClasses || grain + 1 == static_cast<int>(Grain::kCount)) return all;
     }
@@ -272,6 +278,7 @@ class Search {
   std::map<int64_t, uint64_t> hashes_;
   std::vector<SeenMesh> meshes_;
   DimSets exchanges_;
+  SeenShares shares_;
   int64_t checked_ = 0;
   std::vector<int64_t> unlike_;
 };
@@ -299,9 +306,26 @@ size_t SeenMesh::block_of(const SeenCut& cut, int64_t rank) const {
 
 SeenSpecs::SeenSpecs() {
   watch_specs([this](const ShardSpec& spec) { look(spec); });
+  watch_shares([this](const DeviceMesh* mesh, const std::vector<int64_t>& numbers) { add_shares(mesh, numbers); });
 }
 
-SeenSpecs::~SeenSpecs() { watch_specs(nullptr); }
+SeenSpecs::~SeenSpecs() {
+  watch_specs(nullptr);
+  watch_shares(nullptr);
+}
+
+void SeenSpecs::add_shares(const DeviceMesh* mesh, const std::vector<int64_t>& numbers) {
+  std::vector<int64_t> by_rank = numbers;
+  if (mesh != nullptr) {
+    const SeenMesh whole{mesh->root()->shape(), {}, {}};
+    const SeenCut divided{mesh->root_dims(), {}};
+    by_rank.clear();
+    for (int64_t rank = 0; rank < c10::multiply_integers(whole.shape); ++rank)
+      by_rank.push_back(numbers[whole.block_of(divided, rank)]);
+  }
+  const auto [least, most] = std::minmax_element(by_rank.begin(), by_rank.end());
+  if (*least != *most) shares_.insert(std::move(by_rank));
+}
 
 void SeenSpecs::look(const ShardSpec& spec) {
   const MeshPtr whole = spec.mesh()->root();

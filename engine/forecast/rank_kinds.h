@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 
 namespace moonhalo {
 
+class DeviceMesh;
 class ShardSpec;
 
 /// The ranks of a large run are of a few kinds: those of a kind do the same in a step. This finds the kinds by dry runs
@@ -49,7 +51,10 @@ struct SeenMesh {
   size_t block_of(const SeenCut& cut, int64_t rank) const;
 };
 
-/// Collects the meshes and cuts of the specs that this rank makes while it exists.
+/// Numbers by rank of the world: those with equal numbers do the same part of some work (exchange/rank_shares.h).
+using SeenShares = std::set<std::vector<int64_t>>;
+
+/// Collects the meshes and cuts of the specs that this rank makes while it exists, and the shares that it notes.
 class SeenSpecs {
  public:
   SeenSpecs();
@@ -57,10 +62,13 @@ class SeenSpecs {
   SeenSpecs(const SeenSpecs&) = delete;
   SeenSpecs& operator=(const SeenSpecs&) = delete;
   const std::vector<SeenMesh>& meshes() const { return meshes_; }
+  const SeenShares& shares() const { return shares_; }
 
  private:
   void look(const ShardSpec& spec);
+  void add_shares(const DeviceMesh* mesh, const std::vector<int64_t>& numbers);
   std::vector<SeenMesh> meshes_;
+  SeenShares shares_;
 };
 
 /// The findings of a dry run of one rank.
@@ -69,6 +77,7 @@ struct RankRun {
   std::vector<OperatorCall> calls;  ///< of the tape's operators, each once
   StepCalls step;                   ///< the same in their order, where the host is timed
   std::vector<SeenMesh> meshes;
+  SeenShares shares;
   double host = 0;     ///< seconds of a step in the script, autograd and the dispatcher here; 0: not timed
   int64_t peak = 0;    ///< bytes of its tensors at the peak, of all steps that were run and what was before them
   int64_t steps = 0;   ///< that have ended; 0: the tape is of the whole script
@@ -87,10 +96,10 @@ struct RankKinds {
 
 /// Finds the kinds of `ranks` ranks. `dry_run` runs some ranks and returns what each has found, in this order. Few
 /// ranks are all run. Of many, those are run that differ in what is known to matter: along a mesh dim with exchanges
-/// the first two, a middle one and the last two; of each cut every size of a block and of its neighbours; along a mesh
-/// dim that cuts nothing, as in pipelines, all. A rank so found may have cuts that no other had, so this is repeated
-/// until nothing is new. At last `drawn` other ranks are run, and compared with the rank that stands for them. The
-/// drawing is the same each time.
+/// the first two, a middle one and the last two; of each cut every size of a block and of its neighbours; of work that
+/// ranks share in another way every share; along a mesh dim that cuts nothing, as in pipelines, all. A rank so found
+/// may have cuts that no other had, so this is repeated until nothing is new. At last `drawn` other ranks are run, and
+/// compared with the rank that stands for them. The drawing is the same each time.
 using DryRun = std::function<std::vector<RankRun>(const std::vector<int64_t>& ranks)>;
 RankKinds find_kinds(int64_t ranks, const DryRun& dry_run, int64_t drawn = 4);
 

@@ -6,6 +6,7 @@
 #include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/comm_observer.h"
 #include "moonhalo/engine/comm/stats_pause.h"
+#include "moonhalo/engine/exchange/rank_shares.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/profile/profile_context.h"
 
@@ -27,6 +28,7 @@ class Unrecorded {
   CommObserver* observer_;
   WorkListener* listener_;
   std::function<void(const ShardSpec&)> spec_watch_;
+  SharesWatch shares_watch_;
 };
 
 /// Unrecorded, and in a dry run messages and the memory of fake tensors do not count either: what is called meanwhile

@@ -13,6 +13,7 @@
 #include "moonhalo/engine/base/stream_copy.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/exchange/rank_shares.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/engine/tensor/view_copies.h"
 #include "moonhalo/io/checkpoint/checkpoint_sums.h"
@@ -168,9 +169,9 @@ bool CheckpointReader::read_to_places(File& file, const StoredTensor& tensor, co
   return true;
 }
 
-/// By this rank alone where there is no group.
+/// By this rank alone where there is no group. `mesh`: that of the group; null: the world.
 void CheckpointReader::read_copies(File& file, const StoredTensor& tensor, Communicator* group,
-                                   const at::Tensor& target) {
+                                   const at::Tensor& target, const DeviceMesh* mesh) {
   const bool in_place = takes_bytes(target, tensor);
   const at::Tensor data = in_place ? target : empty_block(tensor.shape, tensor.dtype);
   const int64_t bytes = bytes_of(tensor);
@@ -180,6 +181,7 @@ void CheckpointReader::read_copies(File& file, const StoredTensor& tensor, Commu
   } else {
     const std::vector<int64_t> counts = balanced_sizes(bytes, group->size());
     const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group->rank(), int64_t{0});
+    note_shares(mesh, group->rank(), [&] { return counts; });
     scratch_used_ = 0;
     const at::Tensor part = scratch({counts[group->rank()]}, at::kByte);
     read(file, tensor, as_bytes, Box{{begin, begin + part.numel()}}, part.mutable_data_ptr());
@@ -250,6 +252,10 @@ void CheckpointReader::flush() {
   const std::vector<Shared> all = std::exchange(shared_, {});
   shared_bytes_ = scratch_used_ = 0;
   if (all.empty()) return;
+  for (const Shared& one : all) {
+    note_moved_boxes(*one.spec->mesh(), {.from = [&](int64_t, int64_t rank) { return one.boxes[rank]; },
+                                         .to = [&](int64_t, int64_t rank) { return block_box(*one.spec, rank); }});
+  }
   all[0].is_shared ? put_in_place(all) : exchange(all);
 }
 
@@ -322,7 +328,7 @@ void CheckpointReader::read_into(const std::string& entry, const std::string& te
     target.copy_(whole);
   } else if (spec(target)->is_replicate() && to_local(target).is_cpu() &&
              !can_share(spec(target), to_local(target), stored)) {
-    read_copies(from, stored, &spec(target)->mesh()->group(), to_local(target));
+    read_copies(from, stored, &spec(target)->mesh()->group(), to_local(target), spec(target)->mesh().get());
   } else {
     read_block(from, stored, target);
   }

@@ -95,7 +95,8 @@ class CheckpointReader {
   void put_in_place(const std::vector<Shared>& all);
   /// Memory until the next flush(): touching new memory costs more than reading.
   at::Tensor scratch(const std::vector<int64_t>& shape, at::ScalarType dtype);
-  void read_copies(File& file, const StoredTensor& tensor, Communicator* group, const at::Tensor& target);
+  void read_copies(File& file, const StoredTensor& tensor, Communicator* group, const at::Tensor& target,
+                   const DeviceMesh* mesh = nullptr);
   void read_block(File& file, const StoredTensor& tensor, const at::Tensor& target);
   void read_own_block(File& file, const StoredTensor& tensor, const at::Tensor& target);
 

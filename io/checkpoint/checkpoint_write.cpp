@@ -12,6 +12,7 @@
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/fake/fake_subgroup.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/exchange/rank_shares.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/positioned_file.h"
@@ -24,6 +25,13 @@ namespace {
 
 constexpr const char* kWho = "checkpoint.save";
 constexpr int64_t kShortestBackgroundRun = 512;  // a thread takes its time, the run does not wait for what is sent
+
+/// The numbers in 64 steps of the largest.
+std::vector<int64_t> in_steps(std::vector<int64_t> bytes) {
+  const int64_t largest = std::max<int64_t>(*std::max_element(bytes.begin(), bytes.end()), 1);
+  for (int64_t& one : bytes) one = one * 64 / largest;
+  return bytes;
+}
 
 }  // namespace
 
@@ -162,6 +170,7 @@ void CheckpointWriter::write() {
 std::shared_ptr<BackgroundWrite> CheckpointWriter::copy() {
   auto background = std::make_shared<BackgroundWrite>(
       path_, world_.rank(), world_.size(), std::vector<CheckedFile>(files_.begin(), files_.end()), bytes(), is_dry_);
+  for (const auto& [mesh, bytes] : bytes_by_rank_) note_shares(mesh, mesh->rank(), [&] { return in_steps(bytes); });
   for_each_piece(parts_, [&](const FilePart& part, const Box& box, const at::Tensor& data) {
     if (is_dry_) return;
     check_computed(data, kWho + std::string(": a tensor"));

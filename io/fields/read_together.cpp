@@ -11,6 +11,7 @@
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/exchange/rank_shares.h"
 #include "moonhalo/io/base/io_stats.h"
 #include "moonhalo/io/base/memory.h"
 #include "moonhalo/io/fields/conversion.h"
@@ -97,6 +98,11 @@ class SharedRead {
       reader.emplace(*source_.dataset().file(), source_.dataset().info(), source_.slices(), where_);
     });
     if (!is_dry()) io_stats().asked += needs.numel() * static_cast<int64_t>(source_.dataset().info().element_size);
+    note_moved_boxes(
+        *mesh_,
+        {.rounds = plan_.rounds(),
+         .from = [&](int64_t round, int64_t rank) { return rows_of(plan_.grid(), plan_.cells_read(round, rank)); },
+         .to = [&](int64_t round, int64_t rank) { return plan_.needs(round, rank); }});
     if (SharedBlocks::possible(mesh_->group())) {
       put_in_place(*reader, *conversion, out);
       return shaped(out, needs);

@@ -14,6 +14,7 @@
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/diagnostics/call_fingerprint.h"
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/exchange/rank_shares.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
 #include "moonhalo/io/base/h5_types.h"
@@ -238,6 +239,12 @@ class SharedWrite {
 void SharedWrite::write_chunks() {
   const ArrayMap& map = *target_.map;
   const IoPlan plan(chunk_grid(map, slices()), map.element_size, spec_, {}, IoPlan::Use::kWrite);
+  note_moved_boxes(
+      *spec_->mesh(),
+      {.rounds = plan.rounds(),
+       .from = [&](int64_t, int64_t rank) { return block_box(*spec_, rank); },
+       .to = [&](int64_t round, int64_t rank) { return rows_of(plan.grid(), plan.cells_read(round, rank)); },
+       .serves = Ownership::of(spec_).serves});
   const at::Tensor block = block_.view(moved_as(map.element_size));
   for (int64_t round = 0; round < plan.rounds(); ++round) write_round(plan, round, block);
 }

@@ -7,6 +7,7 @@
 #include <deque>
 
 #include "moonhalo/engine/exchange/halo_exchange.h"
+#include "moonhalo/engine/exchange/rank_shares.h"
 
 namespace moonhalo::io {
 namespace {
@@ -53,7 +54,21 @@ void add_rounds(const FilePart& part, std::vector<Round>& rounds) {
   }
 }
 
+/// Notes which ranks send as much in these rounds, which are of one mesh.
+void note_rounds(at::ArrayRef<Round> rounds) {
+  for (size_t begin = 0, end = 0; begin < rounds.size(); begin = end) {
+    const SpecPtr& spec = rounds[begin].part->spec;
+    for (end = begin + 1; end < rounds.size() && rounds[end].part->spec == spec;) ++end;
+    const at::ArrayRef<Round> same = rounds.slice(begin, end - begin);
+    note_moved_boxes(*spec->mesh(), {.rounds = std::ssize(same),
+                                     .from = [&](int64_t, int64_t rank) { return block_box(*spec, rank); },
+                                     .to = [&](int64_t round, int64_t rank) { return same[round].boxes[rank]; },
+                                     .serves = Ownership::of(spec).serves});
+  }
+}
+
 void gather_rounds(at::ArrayRef<Round> rounds, const VisitPiece& visit) {
+  note_rounds(rounds);
   HaloExchange exchange;
   std::deque<IntervalMap> maps;
   for (const Round& round : rounds) {

@@ -54,6 +54,7 @@ RankRun run_one(lua_State* lua, int64_t steps, int64_t timed) {
   found.step = tapes.take_step();
   found.tape.gathers_parameters = gathers_parameters();
   found.meshes = specs.meshes();
+  found.shares = specs.shares();
   return found;
 }
 

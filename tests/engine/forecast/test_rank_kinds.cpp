@@ -208,5 +208,28 @@ TEST(RankKinds, X14_WithoutAMeshTheFirstTheLastAndAMiddleRankAreRun) {
   EXPECT_LE(ran.size(), 8);
 }
 
+// Ten of 400 ranks read what the others need, and one of these reads less.
+TEST(RankKinds, X14_RanksWithAnotherShareAreRun) {
+  std::vector<int64_t> share(400, 0);
+  std::fill(share.begin() + 100, share.begin() + 109, 7);
+  share[109] = 3;
+  const RankKinds kinds = find_kinds(400, [&](const std::vector<int64_t>& ranks) {
+    std::vector<RankRun> all(ranks.size());
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      all[i].tape.rank = static_cast<int32_t>(ranks[i]);
+      all[i].peak = all[i].tape.live = 1000 * share[ranks[i]] + 10;
+      if (ranks[i] == 0) all[i].shares = {share, {1, 2}};  // the other one is of another number of ranks
+    }
+    return all;
+  });
+
+  EXPECT_TRUE(kinds.unlike.empty());
+  EXPECT_EQ(kinds.tapes.kinds.size(), 3u);
+  EXPECT_EQ(kinds.tapes.kind_of[100], kinds.tapes.kind_of[108]);
+  EXPECT_NE(kinds.tapes.kind_of[108], kinds.tapes.kind_of[109]);
+  EXPECT_NE(kinds.tapes.kind_of[110], kinds.tapes.kind_of[109]);
+  EXPECT_LE(kinds.run.size(), 12u);
+}
+
 }  // namespace
 }  // namespace moonhalo::testing::test_rank_kinds
