@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "moonhalo/engine/forecast/shape_rules.h"
+#include "moonhalo/engine/forecast/work_space.h"
 
 namespace moonhalo {
 namespace {
@@ -10,6 +11,12 @@ namespace {
 template <size_t kInput>
 void gradient_of(ShapeCall& call) {
   call.give(at::empty_like(call.tensor(kInput)));
+}
+
+// The kernel copies a gradient of the result that is not contiguous, such as an expanded one.
+void gradient_by_copy(ShapeCall& call) {
+  call.use_work_space(bytes_of_contiguous_copy(call.tensor(0)));
+  gradient_of<1>(call);
 }
 
 template <size_t kInput>
@@ -68,7 +75,7 @@ const ShapeRules& backward_shape_rules() {
       {"aten::multi_margin_loss_backward", row_major_gradient_of<1>},
       {"aten::max_pool3d_with_indices_backward", gradient_of<1>},
       {"aten::fractional_max_pool3d_backward", row_major_gradient_of<1>},
-      {"aten::_adaptive_avg_pool2d_backward", gradient_of<1>},
+      {"aten::_adaptive_avg_pool2d_backward", gradient_by_copy},
       {"aten::_adaptive_avg_pool3d_backward", row_major_gradient_of<1>},
       {"aten::glu_backward", row_major_gradient_of<1>},
       {"aten::embedding_dense_backward", embedding_gradient},
@@ -76,9 +83,9 @@ const ShapeRules& backward_shape_rules() {
       {"aten::_embedding_bag_dense_backward", embedding_bag_gradient<5>},
       {"aten::_embedding_bag_per_sample_weights_backward", embedding_bag_weights_gradient},
       {"aten::_prelu_kernel_backward", prelu_gradients},
-      {"aten::replication_pad2d_backward", gradient_of<1>},
+      {"aten::replication_pad2d_backward", gradient_by_copy},
       {"aten::replication_pad3d_backward", gradient_of<1>},
-      {"aten::reflection_pad2d_backward", gradient_of<1>},
+      {"aten::reflection_pad2d_backward", gradient_by_copy},
       {"aten::_weight_norm_interface_backward", weight_norm_gradients},
       {"aten::_standard_gamma_grad", gradient_of<0>},
       {"aten::_ctc_loss_backward", row_major_gradient_of<1>},

@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "moonhalo/engine/forecast/shape_rules.h"
+#include "moonhalo/engine/forecast/work_space.h"
 
 namespace moonhalo {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 
 void like(ShapeCall& call) { call.give(at::empty_like(call.tensor(0))); }
 void like_with_buffer(ShapeCall& call) {
+  call.use_work_space(bytes_of_row_major_copy(call.tensor(0)));
   like(call);
   like(call);
 }

@@ -150,12 +150,14 @@ void layer_norm(ShapeCall& call) {
   const at::Tensor& x = call.tensor(0);
   std::vector<int64_t> outer = x.sizes().vec();
   std::fill(outer.end() - static_cast<int64_t>(call.ints(1).size()), outer.end(), 1);
+  call.use_work_space(bytes_of_row_major_copy(x));
   call.give_like(x);
   for (int i = 0; i < 2; ++i) call.give(outer, statistics_dtype(x, call.value(2)));
 }
 
 void layer_norm_backward(ShapeCall& call) {
   const auto mask = call.value(7).toBoolList();
+  call.use_work_space(bytes_of_row_major_copy(call.tensor(0)) + bytes_of_row_major_copy(call.tensor(1)));
   call.give_like(call.tensor(1), mask[0]);
   for (const size_t i : {size_t{1}, size_t{2}}) {
     const c10::IValue& parameter = call.value(4 + i);
@@ -221,6 +223,7 @@ void adaptive_pool(ShapeCall& call) {
   const at::Tensor& x = call.tensor(0);
   std::vector<int64_t> sizes = x.sizes().vec(), outputs = call.ints(1);
   const size_t dims = call.value(1).toIntVector().size();
+  call.use_work_space(bytes_of_contiguous_copy(x));
   for (size_t i = 0; i < dims; ++i) sizes[sizes.size() - dims + i] = outputs[i];
   call.give(sizes, x.scalar_type(), x.suggest_memory_format());
 }
@@ -236,7 +239,8 @@ void batch_norm_backward(ShapeCall& call) {
   const at::Tensor& x = call.tensor(1);
   const auto mask = call.value(9).toBoolList();
   call.give(mask[0] ? at::empty_like(x) : at::Tensor());
-  if (mask[0]) call.use_work_space(static_cast<int64_t>(x.nbytes()));
+  if (mask[0] && x.is_contiguous() && call.tensor(0).is_contiguous())
+    call.use_work_space(static_cast<int64_t>(x.nbytes()));
   for (const size_t i : {size_t{1}, size_t{2}})
     mask[i] ? call.give({x.size(1)}, statistics_dtype(x, call.value(2))) : call.give(at::Tensor());
 }
@@ -254,6 +258,11 @@ void grid_sampler(ShapeCall& call) {
 void grid_sampler_backward(ShapeCall& call) {
   call.give_like(call.tensor(1), call.value(6).toBoolList()[0]);
   call.give(at::empty_like(call.tensor(2)));
+}
+
+void grid_sampler_2d_backward(ShapeCall& call) {
+  call.use_work_space(bytes_of_row_major_copy(call.tensor(0)));
+  grid_sampler_backward(call);
 }
 
 void loss_2d(ShapeCall& call) {
@@ -305,6 +314,7 @@ void max_unpool(ShapeCall& call) {
 }
 
 void reflection_pad2d(ShapeCall& call) {
+  call.use_work_space(bytes_of_contiguous_copy(call.tensor(0)));
   std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
   const std::vector<int64_t> pads = call.ints(1);
   for (size_t i = 0; 2 * i < pads.size(); ++i) sizes[sizes.size() - 1 - i] += pads[2 * i] + pads[2 * i + 1];
@@ -313,7 +323,7 @@ void reflection_pad2d(ShapeCall& call) {
 
 // im2col(self, kernel, dilation, padding, stride)
 void windows_as_columns(ShapeCall& call) {
-  call.use_work_space(static_cast<int64_t>(call.tensor(0).nbytes()));
+  call.use_work_space(static_cast<int64_t>(call.tensor(0).nbytes()) + bytes_of_row_major_copy(call.tensor(0)));
   std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
   const auto kernel = call.ints(1), dilation = call.ints(2), padding = call.ints(3), stride = call.ints(4);
   int64_t windows = 1;
@@ -327,6 +337,7 @@ void windows_as_columns(ShapeCall& call) {
 
 // col2im(self, output_size, kernel, ...), whose result is a tensor of the size of the columns, shrunk.
 void columns_as_windows(ShapeCall& call) {
+  call.use_work_space(bytes_of_row_major_copy(call.tensor(0)));
   std::vector<int64_t> sizes = call.tensor(0).sizes().vec();
   const auto outputs = call.ints(1), kernel = call.ints(2);
   sizes[sizes.size() - 2] /= kernel[0] * kernel[1];
@@ -452,7 +463,7 @@ const ShapeRules& layer_shape_rules() {
       {"aten::col2im", columns_as_windows},
       {"aten::grid_sampler_2d", grid_sampler},
       {"aten::grid_sampler_3d", grid_sampler},
-      {"aten::grid_sampler_2d_backward", grid_sampler_backward},
+      {"aten::grid_sampler_2d_backward", grid_sampler_2d_backward},
       {"aten::grid_sampler_3d_backward", grid_sampler_backward},
       {"aten::nll_loss2d_forward", loss_2d},
       {"aten::multi_margin_loss", margin_loss},

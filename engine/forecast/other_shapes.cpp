@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "moonhalo/engine/forecast/shape_rules.h"
+#include "moonhalo/engine/forecast/work_space.h"
 
 namespace moonhalo {
 namespace {
@@ -136,6 +137,8 @@ void index_select(ShapeCall& call) {
   std::vector<int64_t> sizes = x.sizes().vec();
   const int64_t dim = call.value(1).toInt();
   if (!sizes.empty()) sizes.at(dim < 0 ? dim + x.dim() : dim) = call.tensor(2).numel();
+  // The kernel of dim 1 copies.
+  if (x.dim() > 1 && (dim == 1 || dim + x.dim() == 1)) call.use_work_space(bytes_of_row_major_copy(x));
   call.give(sizes, x.scalar_type());
 }
 

@@ -18,5 +18,7 @@ WorkSpaceRule find_work_space_rule(const std::string& name);
 
 /// Bytes of the copy that a kernel makes of a tensor which is not contiguous in its memory format, else 0.
 int64_t bytes_of_contiguous_copy(const at::Tensor& tensor);
+/// The same of a kernel that needs the last dim to be the fastest.
+int64_t bytes_of_row_major_copy(const at::Tensor& tensor);
 
 }  // namespace moonhalo

@@ -49,13 +49,12 @@ rawget(mh, "_pt").writer = function()
 end
 
 local h5 = rawget(mh, "h5")
-rawset(mh, "_unwritten", {open_h5 = h5.open})  -- tests write what they read
+rawset(mh, "_unwritten", {open_h5 = h5.open, open_file = io.open})  -- tests write what they read
 h5.open = rawget(mh, "_open_dry")
 
 -- ---- Lua's own ------------------------------------------------------------------------------------------------------
 
 local open_file = io.open
-unwritten.open_file = open_file
 io.open = function(path, mode)  -- luacheck: ignore
   if mode == nil or not mode:find "[wa+]" then return open_file(path, mode) end
   if mode:find "^r" then  -- the file must be there
