@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -162,7 +161,7 @@ class Clocks {
       const ClockKind& other = kinds_.at(number);
       if (!follows(kind, other, arrival_of(other, key), last)) return false;
     }
-    const double delay = jitter(kind, static_cast<double>(group.members.size()));
+    const double delay = lateness(kind, std::ssize(group.members));
     if (group.members.size() > 1) kind.core_seconds = 0;
     add(kind, ForecastSpan::kWaiting, event.phase, std::max(kind.now, last + delay));
     const Cost cost = verb_cost(group, call);
@@ -197,10 +196,10 @@ class Clocks {
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (!follows_message(kind, group.key, call, i, numbers[i], last)) return false;
     }
-    const int64_t peers = count_peers(call);
+    const int64_t peers = call.peers();
     const Cost cost = costs_.of_exchange(*kind.tape, call, static_cast<int64_t>(group.members.size()));
     kind.costs.add_call(Verb::kExchange, cause_of(call), bytes_of_exchange(call), cost);
-    const double delay = peers == 0 ? 0 : jitter(kind, static_cast<double>(peers + 1));
+    const double delay = peers == 0 ? 0 : lateness(kind, peers + 1);
     // Had all peers been there when this rank began, it would wait for the messages alone.
     double begin = std::max(last, kind.link_free), in_time = std::max(mine, kind.link_free);
     if (costs_.moves_in_wait()) begin = std::max(begin, kind.now), in_time = std::max(in_time, kind.now);
@@ -248,18 +247,6 @@ class Clocks {
     return follows(kind, other, time, last);
   }
 
-  // The number of other ranks.
-  static int64_t count_peers(const TapeExchange& call) {
-    std::vector<int32_t> peers;
-    for (const auto* list : {&call.sends, &call.receives}) {
-      for (const TapePart& part : *list) {
-        if (part.offset != 0) peers.push_back(part.offset);
-      }
-    }
-    std::sort(peers.begin(), peers.end());
-    return std::unique(peers.begin(), peers.end()) - peers.begin();
-  }
-
   // Returns false while `other` has not come to a call, else makes `last` the later one of it and `time`, when it came;
   // null: it did not. A kind that ended without the call is left out.
   bool follows(const ClockKind& kind, const ClockKind& other, const double* time, double& last) {
@@ -273,9 +260,8 @@ class Clocks {
     return true;
   }
 
-  double jitter(ClockKind& kind, double ranks) const {
-    const double worked = std::exchange(kind.since_wait, 0.0);
-    return ranks > 1 ? machine_.device.jitter * worked * std::sqrt(2 * std::log(ranks)) : 0;
+  double lateness(ClockKind& kind, int64_t ranks) const {
+    return machine_.lateness(std::exchange(kind.since_wait, 0.0), ranks);
   }
 
   const Cost& verb_cost(const ClockGroup& group, const TapeVerb& call) {

@@ -66,6 +66,13 @@ Cost Costs::of_operator(const Tape& tape, const TapeOperator& call) const {
   return cost;
 }
 
+const Cost& OperatorCosts::of(const TapeOperator& call) {
+  const auto [found, is_new] = known_.try_emplace(uint64_t{call.name} << 32 | call.key);
+  Priced& priced = found->second;
+  if (is_new || priced.call != call) priced = {call, costs_.of_operator(tape_, call)};
+  return priced.cost;
+}
+
 Cost Costs::of_one_call(const Tape& tape, const TapeOperator& call) const {
   const auto known = machine_.operators.find(tape.names.at(call.name) + " " + tape.names.at(call.key));
   if (known != machine_.operators.end() && !known->second.empty()) {

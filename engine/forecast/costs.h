@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "moonhalo/engine/comm/verb_cost.h"
@@ -86,6 +87,22 @@ class Costs {
   std::string backend_;
   int64_t ranks_, ranks_of_host_;
   double cores_of_rank_ = 1, ranks_per_core_ = 1, busy_cores_ = 1;
+};
+
+/// The costs of the operators of one tape. Calls of one kind after another are priced once. Not collective.
+class OperatorCosts {
+ public:
+  OperatorCosts(const Costs& costs, const Tape& tape) : costs_(costs), tape_(tape) {}
+  const Cost& of(const TapeOperator& call);
+
+ private:
+  struct Priced {
+    TapeOperator call;
+    Cost cost;
+  };
+  const Costs& costs_;
+  const Tape& tape_;
+  std::unordered_map<uint64_t, Priced> known_;  // the last one by its name and key
 };
 
 }  // namespace moonhalo

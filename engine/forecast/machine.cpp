@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <string>
 
@@ -51,6 +52,10 @@ double Machine::slowdown(const std::string& work, double busy) const {
     if (found != by_work.end() && cores > 1) factors.emplace_back(static_cast<double>(cores), found->second);
   }
   return at_size(factors, std::min(busy, factors.back().first));
+}
+
+double Machine::lateness(double worked, int64_t ranks) const {
+  return ranks > 1 ? device.jitter * worked * std::sqrt(2 * std::log(static_cast<double>(ranks))) : 0;
 }
 
 size_t Machine::level_of(int64_t rank, int64_t other) const {

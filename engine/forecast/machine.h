@@ -76,6 +76,8 @@ struct Machine {
   /// The factor by which `work` takes longer where `busy` cores of the host work. Between two entries the factor grows
   /// evenly; above the last it stays. Not collective.
   double slowdown(const std::string& work, double busy) const;
+  /// The time by which the slowest of `ranks` ranks is behind the mean after `worked` seconds. Not collective.
+  double lateness(double worked, int64_t ranks) const;
   /// The number of the narrowest level that has both ranks of the world in one part. Not collective.
   size_t level_of(int64_t rank, int64_t other) const;
   /// Ranks of one part of this level in a world of `world` ranks. Not collective.

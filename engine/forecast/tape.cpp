@@ -105,6 +105,17 @@ const char* name(WorkKind work) {
 
 const char* name(Verb verb) { return CommStats::name(static_cast<CommStats::Kind>(verb)); }
 
+int64_t TapeExchange::peers() const {
+  std::vector<int32_t> peers;
+  for (const auto* list : {&sends, &receives}) {
+    for (const TapePart& part : *list) {
+      if (part.offset != 0) peers.push_back(part.offset);
+    }
+  }
+  std::sort(peers.begin(), peers.end());
+  return std::unique(peers.begin(), peers.end()) - peers.begin();
+}
+
 TapeGroup TapeGroup::of(const std::vector<int64_t>& ranks) {
   TORCH_INTERNAL_ASSERT(!ranks.empty());
   TapeGroup group;

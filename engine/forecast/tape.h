@@ -37,6 +37,7 @@ struct TapeOperator {
   int64_t macs = 0;         ///< multiplications with an addition of one call: two floating-point operations each
   int64_t bytes = 0;        ///< that one of them reads and writes, each tensor once
   int64_t working_set = 0;  ///< bytes of all its tensors' storage together; of views only what they show
+  bool operator==(const TapeOperator&) const = default;
 };
 
 /// A collective of a group that blocks until it is done: every verb but an exchange.
@@ -67,6 +68,9 @@ struct TapeExchange {
   std::vector<TapePart> sends, receives;
   bool counted = true;                ///< as in TapeVerb
   Traffic traffic = Traffic::kOther;  ///< as in TapeVerb
+
+  /// The number of other ranks that it sends to or receives from.
+  int64_t peers() const;
 };
 /// This rank waits for the exchange `id`.
 struct TapeWait {

@@ -19,13 +19,15 @@ struct WholeStep {
 /// Bounds below which a division cannot be.
 struct DivisionBound {
   double computing = 0;  ///< seconds of a rank's operators, without waiting for a core
-  double messages = 0;   ///< seconds of its collectives from when their last rank has come
-  double step = 0;       ///< seconds of both
+  double messages = 0;   ///< seconds of its collectives and exchanges that are not hidden behind its operators
+  double waiting = 0;    ///< seconds by which the slowest rank of a group is later than the mean (the machine's jitter)
+  double step = 0;       ///< seconds of all three
+  int64_t rank = 0;      ///< whose work it is
   int64_t memory = 0;    ///< bytes of a rank: parameters, gradients, states
 };
 
-/// The seconds that the clocks (clocks.h) charge to the rank of this tape at least: `computing`, `messages` and `step`
-/// of a bound. All waiting is left out, and so are exchanges that may go on beside the operators. Not collective.
+/// The seconds that the clocks (clocks.h) charge to the rank of this tape at least: a bound without its `memory`. It is
+/// the rank's own clock if no other rank is ever late. The tape may lack events at its end. Not collective.
 DivisionBound least_step(const Machine& machine, const std::string& backend, const Tape& tape);
 
 /// The least memory of a rank of a model so divided, where `blocks` units hold a block of each parameter (1: each unit

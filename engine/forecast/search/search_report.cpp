@@ -50,11 +50,12 @@ std::string why_not_best(const DivisionResult& one, const DivisionResult& best, 
   if (one.fate == Fate::kTooLarge) return "needs " + bytes_text(one.memory) + " of " + bytes_text(limit);
   if (one.fate == Fate::kNotNeeded) return "never faster than the same one that keeps activations, which fits";
   // The bound of a division that recomputes is the time of the same one that keeps activations, where that is known.
-  if (one.fate == Fate::kSlowBound && one.bound.step > one.bound.computing + one.bound.messages)
+  if (one.fate == Fate::kSlowBound && one.bound.step > one.bound.computing + one.bound.messages + one.bound.waiting)
     return "not below " + seconds_text(one.bound.step) + ", which the same one takes that keeps activations";
   if (one.fate == Fate::kSlowBound)
-    return "not below " + seconds_text(one.bound.step) + ", which rank 0 takes alone: computing " +
-           seconds_text(one.bound.computing) + ", messages " + seconds_text(one.bound.messages);
+    return "not below " + seconds_text(one.bound.step) + ", which rank " + std::to_string(one.bound.rank) +
+           " takes alone: computing " + seconds_text(one.bound.computing) + ", messages " +
+           seconds_text(one.bound.messages) + ", waiting " + seconds_text(one.bound.waiting);
   if (one.measured && best.measured)
     return "measured " + seconds_text(*one.measured - *best.measured) + " slower" + longest_part(one, best);
   if (best.measured) return "not among the best forecasts" + longest_part(one, best);
@@ -105,6 +106,8 @@ void bound_fields(Object& bound, const Field& field) {
   field("step", bound.step);
   field("computing", bound.computing);
   field("messages", bound.messages);
+  field("waiting", bound.waiting);
+  field("rank", bound.rank);
   field("memory", bound.memory);
 }
 
