@@ -13,6 +13,7 @@
 namespace moonhalo {
 
 class DeviceMesh;
+class LeaveOutEqualSteps;
 class Redistribution;
 class ShardSpec;
 
@@ -32,6 +33,7 @@ struct ExchangeContext {
   bool joins_equal_copies = false;                                                   ///< equal_copies.h
   int64_t equal_copies = 1;                                                          ///< equal_copies.h
   std::function<void(const DeviceMesh*, const std::vector<int64_t>&)> shares_watch;  ///< rank_shares.h
+  const LeaveOutEqualSteps* equal_steps = nullptr;                                   ///< equal_steps.h
 };
 inline const RankLocal<ExchangeContext> exchange_context;
 

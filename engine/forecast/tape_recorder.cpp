@@ -56,11 +56,12 @@ void TapeRecorder::check_whole(const Tape& tape) {
 }
 
 Tape TapeRecorder::take(bool allows_part) {
+  left_out_.reset();
   joined_copies_.reset();
   listen_to_work(nullptr);
   const RankRecord record = recorder_->stop();
   recorder_.reset();
-  tape_.whole = !record.full;
+  tape_.whole = !record.full && !is_full_;
   if (!allows_part) check_whole(tape_);
   const EventNames names(record);
   tape_.modules.clear();
@@ -251,6 +252,44 @@ void TapeRecorder::verb_called(const CommObserver::Call& call, uint32_t number) 
 void TapeRecorder::exchange_awaited(uint32_t number) {
   const auto found = exchanges_.find(number);
   if (found != exchanges_.end()) add(TapeWait{found->second});
+}
+
+void TapeRecorder::step_begins() {
+  const std::lock_guard lock(mutex_);
+  steps_.push_back({tape_.events.size(), made_blocks_, made_exchanges_});
+}
+
+// Where the last but one begins, and the last, and where it ends.
+std::array<TapePlace, 3> TapeRecorder::last_periods(int64_t period) const {
+  const auto end = steps_.end() - 1;
+  return {end[-2 * period], end[-period], *end};
+}
+
+bool TapeRecorder::repeats(int64_t period) const {
+  if (is_full_) return true;
+  return std::ssize(steps_) > 2 * period && equal_but_for_peers(tape_, last_periods(period), period);
+}
+
+void TapeRecorder::leave_out(int64_t period, int64_t periods, const PeerOf& peer_of) {
+  const std::lock_guard lock(mutex_);
+  if (is_full_) return;
+  const auto [before, last, end] = last_periods(period);
+  const auto count = static_cast<int64_t>(end.events - last.events);
+  is_full_ = static_cast<int64_t>(end.events) + periods * count > kMostEvents;
+  if (is_full_) return;
+  const auto offset_of = [&](uint32_t group, bool sends, size_t step, size_t part, int64_t later) {
+    return static_cast<int32_t>(members_[group].at(peer_of(sends, step, part, later)) - tape_.rank);
+  };
+  const uint32_t group = repeat_period(tape_, last, end, periods, offset_of);
+  const auto exchanges = static_cast<uint32_t>(period * periods);
+  calls_[group] += exchanges;
+  made_exchanges_ += exchanges;
+  const uint32_t moved = static_cast<uint32_t>(periods) * (end.blocks - last.blocks);
+  made_blocks_ += moved;
+  for (auto& [memory, block] : blocks_) {
+    if (block > before.blocks) block += moved;
+  }
+  steps_ = {{tape_.events.size(), made_blocks_, made_exchanges_}};
 }
 
 void TapeRecorder::changed(const void* block, int64_t bytes) {

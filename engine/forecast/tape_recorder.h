@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,17 +17,19 @@
 #include "moonhalo/engine/base/work_note.h"
 #include "moonhalo/engine/comm/communicator.h"
 #include "moonhalo/engine/exchange/equal_copies.h"
+#include "moonhalo/engine/exchange/equal_steps.h"
 #include "moonhalo/engine/forecast/fake_call_time.h"
 #include "moonhalo/engine/forecast/operator_call.h"
 #include "moonhalo/engine/forecast/step_calls.h"
 #include "moonhalo/engine/forecast/tape.h"
+#include "moonhalo/engine/forecast/tape_steps.h"
 #include "moonhalo/engine/profile/recorder.h"
 
 namespace moonhalo {
 
 /// Records one step of this rank as a tape, by a Recorder: operators that call no others, collectives, memory. Tensors
 /// may be fake. Not collective.
-class TapeRecorder final : private RecordListener, private WorkListener {
+class TapeRecorder final : private RecordListener, private WorkListener, private EqualStepsListener {
  public:
   /// The largest number of events that a step may have.
   static constexpr int64_t kMostEvents = 4000000;
@@ -36,6 +39,9 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   ~TapeRecorder() override;
   TapeRecorder(const TapeRecorder&) = delete;
   TapeRecorder& operator=(const TapeRecorder&) = delete;
+
+  /// From here on rings leave out equal steps (exchange/equal_steps.h), which are on the tape all the same.
+  void leave_out_equal_steps() { left_out_.emplace(static_cast<EqualStepsListener*>(this)); }
 
   /// Stops and returns the tape. Throws RuntimeError if the step has more than kMostEvents events; `allows_part`: then
   /// returns the tape of the first of them.
@@ -62,6 +68,11 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   void exchange_awaited(uint32_t number) override;
   void changed(const void* block, int64_t bytes) override;
   void worked(const char* kernel, int64_t macs, int64_t bytes) override;
+  void ring_begins() override { steps_.clear(); }
+  void step_begins() override;
+  bool repeats(int64_t period) const override;
+  void leave_out(int64_t period, int64_t periods, const PeerOf& peer_of) override;
+  std::array<TapePlace, 3> last_periods(int64_t period) const;
 
   bool does_work(const at::RecordFunction& call);
   void keep_call(const at::RecordFunction& call, const OpenOperator& open, const std::string& shapes);
@@ -95,6 +106,9 @@ class TapeRecorder final : private RecordListener, private WorkListener {
   int in_counted_ = 0;
   std::unique_ptr<Recorder> recorder_;
   std::optional<JoinEqualCopies> joined_copies_;
+  std::optional<LeaveOutEqualSteps> left_out_;
+  std::vector<TapePlace> steps_;  // where those of a ring begin, and where the last one ends
+  bool is_full_ = false;          // with steps that were left out
 };
 
 /// Records the steps of a training program until one is as the later ones will be.

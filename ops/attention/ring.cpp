@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "moonhalo/engine/comm/traffic.h"
+#include "moonhalo/engine/exchange/equal_steps.h"
 #include "moonhalo/engine/exchange/interval_map.h"
 
 namespace moonhalo {
@@ -152,29 +153,35 @@ void AttentionRing::choose_result_specs() {
 
 // Steps
 
+// A peer is given by its places ahead of this rank in the ring; below 0 it is behind.
 struct AttentionRing::Messages {
-  const std::vector<int>& members;
+  const AttentionRing& ring;
   bool packs;
   std::vector<Message> sends = {}, receives = {};
+  std::vector<int64_t> sent_to = {}, received_from = {};  // their peers
 
-  void send(int64_t member, const at::Tensor& t) {
-    if (t.numel() > 0) sends.push_back({members[member], packs ? t.contiguous() : t});
+  void send(int64_t ahead, const at::Tensor& t) {
+    if (t.numel() == 0) return;
+    sends.push_back({ring.rank_ahead(ahead), packs ? t.contiguous() : t});
+    sent_to.push_back(ahead);
   }
-  at::Tensor receive(int64_t member, at::IntArrayRef shape, const at::TensorOptions& options) {
+  at::Tensor receive(int64_t ahead, at::IntArrayRef shape, const at::TensorOptions& options) {
     at::Tensor t = at::empty(shape, options);
-    if (t.numel() > 0) receives.push_back({members[member], t});
+    if (t.numel() == 0) return t;
+    receives.push_back({ring.rank_ahead(ahead), t});
+    received_from.push_back(ahead);
     return t;
   }
   /// Memory for rows of a member's tensor that is like `own`.
-  at::Tensor receive_rows(int64_t member, const Interval& rows, const at::Tensor& own) {
+  at::Tensor receive_rows(int64_t ahead, const Interval& rows, const at::Tensor& own) {
     std::vector<int64_t> shape = own.sizes().vec();
     shape[2] = rows.size();
-    return receive(member, shape, own.options());
+    return receive(ahead, shape, own.options());
   }
 };
 
 AttentionRing::Messages AttentionRing::messages() const {
-  return {members_, !specs_.query->mesh()->group().takes_strided()};
+  return {*this, !specs_.query->mesh()->group().takes_strided()};
 }
 
 // The blocks that a rank holds, in four dims; the last three only backward.
@@ -230,9 +237,9 @@ void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, con
   if (!everywhere_) {
     const Interval required = work.seen(work.local_queries(me_, next), next),
                    given = work.seen(work.local_queries(previous, me_), me_);
-    for (const at::Tensor& own : {b.key, b.value}) t.send(previous, b.keys(own, given));
-    state.key = t.receive_rows(next, required, b.key);
-    state.value = t.receive_rows(next, required, b.value);
+    for (const at::Tensor& own : {b.key, b.value}) t.send(-step, b.keys(own, given));
+    state.key = t.receive_rows(step, required, b.key);
+    state.value = t.receive_rows(step, required, b.value);
   }
   const Interval sent = work.sent_queries(me_, next), visiting = work.sent_queries(previous, me_);
   const std::pair<const at::Tensor*, at::Tensor*> of_queries[] = {{&b.query, &state.query},
@@ -241,20 +248,38 @@ void AttentionRing::exchange_inputs(const AttentionWork& work, int64_t step, con
                                                                   {&b.logsumexp, &state.logsumexp}};
   for (const auto& [own, visitor] : of_queries) {
     if (!own->defined()) continue;
-    if (!sent.empty()) t.send(next, b.queries(*own, sent));
-    *visitor = t.receive_rows(previous, visiting, *own);
+    if (!sent.empty()) t.send(step, b.queries(*own, sent));
+    *visitor = t.receive_rows(-step, visiting, *own);
   }
 }
 
-void AttentionRing::rotate(const std::function<void(int64_t, Messages&)>& inputs,
+void AttentionRing::rotate(std::vector<Step>& steps, const AttentionWork& work,
+                           const std::function<void(int64_t, Messages&)>& inputs,
                            const std::function<void(int64_t)>& compute,
                            const std::function<void(int64_t, Messages&)>& results,
                            const std::function<void(int64_t)>& arrived) const {
-  const int64_t size = work_->size();
+  const int64_t size = work.size();
   if (size == 1) return compute(0);
   const TrafficScope moving(Traffic::kRing);
   Communicator& group = specs_.query->mesh()->group();
+  const LeaveOutEqualSteps* const leave_out = LeaveOutEqualSteps::of(group);
+  EqualStepsListener* const listener = leave_out != nullptr ? leave_out->listener() : nullptr;
+  if (leave_out != nullptr && listener == nullptr) return compute(0);
+  const EqualSteps equal(listener != nullptr ? work.kinds_of_steps(me_) : std::vector<int64_t>());
+  std::vector<std::vector<int64_t>> sent_to, received_from;  // by step
+  if (listener != nullptr) listener->ring_begins();
   for (int64_t s = 0; s <= size; ++s) {
+    if (listener != nullptr) listener->step_begins();
+    const int64_t periods = equal.periods_from(s), left_out = periods * equal.period();
+    if (periods > 0 && listener->repeats(equal.period())) {
+      listener->leave_out(equal.period(), periods, [&](bool sends, size_t step, size_t part, int64_t later) {
+        const auto& peers = sends ? sent_to : received_from;
+        const int64_t ahead = peers[peers.size() - equal.period() + step].at(part), more = later * equal.period();
+        return rank_ahead(ahead > 0 ? ahead + more : ahead - more);
+      });
+      for (const int64_t held : {s, s - 1}) steps[held + left_out] = std::exchange(steps[held], {});
+      s += left_out;
+    }
     WorkPtr under_way;
     const bool asks = s + 1 < size, returns = s >= 2;
     if (asks || returns) {
@@ -262,6 +287,8 @@ void AttentionRing::rotate(const std::function<void(int64_t, Messages&)>& inputs
       if (asks) inputs(s + 1, t);
       if (returns) results(s - 1, t);
       under_way = group.exchange_async(std::move(t.sends), std::move(t.receives));
+      sent_to.push_back(std::move(t.sent_to));
+      received_from.push_back(std::move(t.received_from));
     }
     if (s < size) compute(s);
     if (under_way) under_way->wait();
@@ -313,14 +340,13 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
   };
   const auto results = [&](int64_t s, Messages& t) {
     Step& step = steps[s];
-    const int64_t next = next_rank(s);
     for (const at::Tensor& result : step.visiting_results) {
-      if (result.defined()) t.send(previous_rank(s), result);
+      if (result.defined()) t.send(-s, result);
     }
-    const Interval sent = work_->sent_queries(me_, next);
+    const Interval sent = work_->sent_queries(me_, next_rank(s));
     if (sent.empty()) return;
-    step.returned_results[0] = t.receive_rows(next, sent, sums.output.narrow(2, 0, 0).to(query.scalar_type()));
-    step.returned_results[1] = t.receive_rows(next, sent, sums.logsumexp);
+    step.returned_results[0] = t.receive_rows(s, sent, sums.output.narrow(2, 0, 0).to(query.scalar_type()));
+    step.returned_results[1] = t.receive_rows(s, sent, sums.logsumexp);
   };
   const auto arrived = [&](int64_t s) {
     const Interval sent = work_->sent_queries(me_, next_rank(s));
@@ -329,7 +355,9 @@ std::tuple<at::Tensor, at::Tensor> AttentionRing::forward(const at::Tensor& quer
     }
     steps[s] = {};
   };
-  rotate([&](int64_t s, Messages& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute, results, arrived);
+  rotate(
+      steps, *work_, [&](int64_t s, Messages& t) { exchange_inputs(*work_, s, b, steps[s], t); }, compute, results,
+      arrived);
   merge(sums.output, sums.logsumexp);
   return {sums.output.to(query.scalar_type()).reshape(specs_.output->local_shape()),
           sums.logsumexp.reshape(specs_.logsumexp->local_shape())};
@@ -408,17 +436,16 @@ struct AttentionRing::Backward {
   }
   void exchange_results(int64_t s, Messages& t) {
     Step& step = steps[s];
-    const int64_t next = ring.next_rank(s), previous = ring.previous_rank(s);
-    if (step.visiting_results[0].defined()) t.send(previous, step.visiting_results[0]);
+    if (step.visiting_results[0].defined()) t.send(-s, step.visiting_results[0]);
     const Interval sent = sent_queries(s);
-    if (!sent.empty()) step.returned_results[0] = t.receive_rows(next, sent, b.query);
+    if (!sent.empty()) step.returned_results[0] = t.receive_rows(s, sent, b.query);
     for (const at::Tensor& gradient : step.key_gradients) {
-      if (gradient.defined()) t.send(next, gradient);
+      if (gradient.defined()) t.send(s, gradient);
     }
     const Interval keys = sent_keys(s);
     if (keys.empty()) return;
-    step.returned_key_gradients[0] = t.receive_rows(previous, keys, b.key);
-    step.returned_key_gradients[1] = t.receive_rows(previous, keys, b.value);
+    step.returned_key_gradients[0] = t.receive_rows(-s, keys, b.key);
+    step.returned_key_gradients[1] = t.receive_rows(-s, keys, b.value);
   }
   void add_returned(int64_t s) {
     const Step& step = steps[s];
@@ -449,9 +476,10 @@ AttentionRing::Gradients AttentionRing::backward(const at::Tensor& grad_output, 
   if (needs_mask) own.mask = Backward::zeros_of(b.mask);
   pass.steps.resize(work.size());
 
-  rotate([&](int64_t s, Messages& t) { exchange_inputs(work, s, b, pass.steps[s], t); },
-         [&](int64_t s) { pass.compute(s); }, [&](int64_t s, Messages& t) { pass.exchange_results(s, t); },
-         [&](int64_t s) { pass.add_returned(s); });
+  rotate(
+      pass.steps, work, [&](int64_t s, Messages& t) { exchange_inputs(work, s, b, pass.steps[s], t); },
+      [&](int64_t s) { pass.compute(s); }, [&](int64_t s, Messages& t) { pass.exchange_results(s, t); },
+      [&](int64_t s) { pass.add_returned(s); });
 
   Gradients gradients{own.query.to(query.scalar_type()).reshape(query.sizes()),
                       own.key.to(key.scalar_type()).reshape(key.sizes()),

@@ -61,7 +61,8 @@ class AttentionRing {
   Blocks blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask) const;
   void exchange_inputs(const AttentionWork& work, int64_t step, const Blocks& blocks, Step& state,
                        Messages& messages) const;
-  void rotate(const std::function<void(int64_t step, Messages&)>& inputs,
+  void rotate(std::vector<Step>& steps, const AttentionWork& work,
+              const std::function<void(int64_t step, Messages&)>& inputs,
               const std::function<void(int64_t step)>& compute,
               const std::function<void(int64_t step, Messages&)>& results,
               const std::function<void(int64_t step)>& arrived) const;
@@ -72,6 +73,8 @@ class AttentionRing {
   /// The members s ahead, whose keys are used here in step s, and s behind, which use the keys of this one.
   int64_t next_rank(int64_t s) const { return (me_ + s) % work_->size(); }
   int64_t previous_rank(int64_t s) const { return (me_ - s + work_->size()) % work_->size(); }
+  /// The rank of the mesh of the member that is `places` ahead; below 0 it is behind.
+  int rank_ahead(int64_t places) const { return members_[next_rank(places + work_->size())]; }
 
   AttentionSpecs specs_;
   AttentionCall call_;

@@ -42,6 +42,9 @@ class AttentionWork {
   Interval seen(const Interval& rows, int64_t j) const;
   /// Scores that a member computes.
   double load(int64_t member) const;
+  /// A number for each step of member `i`, the same one for steps in which it does the same but with other members. In
+  /// a causal ring the places of blocks decide, too: then there are none.
+  std::vector<int64_t> kinds_of_steps(int64_t i) const;
   /// Pairs of ranks that were looked at to balance the work: what the search costs.
   int64_t pairs_tried() const { return pairs_tried_; }
 

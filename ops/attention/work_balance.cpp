@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // AttentionWork: which rank computes which queries against which keys.
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -96,6 +98,19 @@ double AttentionWork::move(int64_t from, int64_t to, double scores_to_move) {
     return sum;
   }
   return 0;
+}
+
+std::vector<int64_t> AttentionWork::kinds_of_steps(int64_t i) const {
+  std::map<std::array<int64_t, 5>, int64_t> numbers;
+  std::vector<int64_t> kinds;
+  for (int64_t step = 0; step < size() && !is_causal_; ++step) {
+    const int64_t next = (i + step) % size(), previous = (i - step + size()) % size();
+    const Interval rows = local_queries(i, next);
+    const std::array sizes{rows.size(), seen(rows, next).size(), seen(local_queries(previous, i), i).size(),
+                           sent_queries(i, next).size(), sent_queries(previous, i).size()};
+    kinds.push_back(numbers.try_emplace(sizes, std::ssize(numbers)).first->second);
+  }
+  return kinds;
 }
 
 // Work moves from the rank with the most that can give to the rank with the least that can take. Scores are whole
