@@ -7,9 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "moonhalo/engine/base/scoped_value.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/launch/sha256.h"
+#include "moonhalo/engine/profile/recorder.h"
 #include "moonhalo/scripting/core/binding.h"
 #include "moonhalo/scripting/core/collect_garbage.h"
 
@@ -131,6 +133,9 @@ int search(lua_State* lua) {
     });
     built.step = [lua, slot, &world] {
       const OtherWorld within(lua, world);
+      // Fake tensors take no memory. When they are freed matters only where that is recorded.
+      const bool is_seen = !world.is_fake() || Recorder::of_this_rank() != nullptr;
+      const ScopedValue rarely(state_data(lua)->collects_rarely, !is_seen);
       lua_rawgeti(lua, LUA_REGISTRYINDEX, *slot);
       call_traced(lua, 0, 0);
       if (world.is_fake()) collect_garbage(lua);

@@ -65,8 +65,9 @@ struct StateData {
   Context context;
   lua_State* lua = nullptr;  ///< main thread of the state; null once it is closed
   std::thread::id thread = std::this_thread::get_id();
-  int64_t unswept_bytes = 0;  ///< tensor memory handed to Lua since the last collection
-  int64_t lua_kilobytes = 0;  ///< Lua's own memory, by which collections come; 0: what it has at the time
+  int64_t unswept_bytes = 0;     ///< tensor memory handed to Lua since the last collection
+  bool collects_rarely = false;  ///< tensors start collections only where they run out of mappings of memory
+  int64_t lua_kilobytes = 0;     ///< Lua's own memory, by which collections come; 0: what it has at the time
 
   /// Registry slots whose References died on other threads; freed by the state's own thread.
   std::mutex dead_mutex;

@@ -31,6 +31,9 @@ constexpr int kStoredValue = 2;
 /// Lua's own memory.
 constexpr int64_t kCollectAtLeast = int64_t{4} << 20, kCollectAtMost = int64_t{64} << 20, kOfLua = 12;
 
+/// Fake tensors take a mapping for each window of memory, of which a process has some 65,000.
+constexpr int64_t kFakeWindow = int64_t{32} << 20, kCollectFakes = 8192 * kFakeWindow;
+
 // In powers of two, so that what Lua has not collected yet rarely changes it: equal steps then have equal peaks.
 int64_t collect_after(lua_State* lua) {
   const int64_t set = state_data(lua)->lua_kilobytes, kilobytes = set > 0 ? set : lua_gc(lua, LUA_GCCOUNT);
@@ -42,9 +45,11 @@ void count_memory(lua_State* lua, const at::Tensor& tensor) {
   const ShardTensorImpl* shard = shard_impl(tensor);
   const at::Tensor& local = shard ? shard->local() : tensor;
   const int64_t bytes = local.numel() * static_cast<int64_t>(local.element_size());
-  int64_t& unswept = state_data(lua)->unswept_bytes;
-  unswept += bytes;
-  if (unswept < kCollectAtLeast || unswept < collect_after(lua) || !lua_gc(lua, LUA_GCISRUNNING)) return;
+  StateData& state = *state_data(lua);
+  int64_t& unswept = state.unswept_bytes;
+  unswept += state.collects_rarely ? std::max(bytes, kFakeWindow) : bytes;
+  if (unswept < (state.collects_rarely ? kCollectFakes : kCollectAtLeast)) return;
+  if ((!state.collects_rarely && unswept < collect_after(lua)) || !lua_gc(lua, LUA_GCISRUNNING)) return;
   unswept = 0;
   lua_gc(lua, LUA_GCCOLLECT);
 }

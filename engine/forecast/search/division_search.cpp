@@ -3,16 +3,21 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "moonhalo/engine/base/text.h"
 #include "moonhalo/engine/comm/agreement.h"
 #include "moonhalo/engine/comm/fake/root_facts.h"
+#include "moonhalo/engine/dispatch/dispatch.h"
+#include "moonhalo/engine/exchange/equal_steps.h"
 #include "moonhalo/engine/forecast/clocks.h"
 #include "moonhalo/engine/forecast/costs.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
@@ -34,6 +39,7 @@ constexpr double kRounding = 1e-9;  // of sums in other orders
 constexpr int64_t kMeasured = 3;    // of those that may be the fastest
 constexpr double kRoughFrom = 1.5;  // measured times by forecasts
 constexpr int kRounds = 3;          // of measured ones
+constexpr int64_t kFewRanks = 16;   // all of which are soon run
 
 /// Models draw their parameters from LibTorch's generator. A search leaves it as it was.
 class KeptGenerator {
@@ -62,11 +68,20 @@ int64_t gradient_bytes(const std::vector<at::Tensor>& parameters) {
   return bytes;
 }
 
-/// Two steps before the one on the tape: the first plans, and the optimizer makes its states. `whole`: what the bounds
-/// of memory need, where it is asked for.
+/// At its end the plans of a dry run go: no other run has its mesh.
+struct ForgetPlans {
+  ForgetPlans() = default;
+  ~ForgetPlans() { Dispatch::of_this_thread().clear(); }
+  ForgetPlans(const ForgetPlans&) = delete;
+  ForgetPlans& operator=(const ForgetPlans&) = delete;
+};
+
+/// Two steps before the one on the tape: the first plans, and the optimizer makes its states. `allows_part`: the tape
+/// may lack events (TapeRecorder::take). `whole`: what the bounds of memory need, where it is asked for.
 RankRun run_dry(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
-                const std::string& backend, WholeStep* whole) {
+                const std::string& backend, bool allows_part, WholeStep* whole) {
   const MemoryCount counted;
+  const ForgetPlans plans;
   const FakeResults fakes;
   const SeenSpecs specs;
   const CommunicatorPtr world =
@@ -74,16 +89,20 @@ RankRun run_dry(const BuildDivided& build, const Division& division, int64_t ran
   const BuiltStep built = build(division, *world);
   check_built(built);
   const int64_t before = memory_use().live - gradient_bytes(built.parameters);
+  std::optional<LeaveOutEqualSteps> unrecorded(nullptr);
   built.step();
   if (whole != nullptr) {
     whole->parameters = gradient_bytes(built.parameters);  // others are not summed, and have no states
     whole->states = std::max<int64_t>(0, memory_use().live - gradient_bytes(built.parameters) - before);
   }
   built.step();
+  unrecorded.reset();
   TapeRecorder recorder(*world);
+  recorder.leave_out_equal_steps();
   built.step();
   RankRun run;
-  run.tape = recorder.take();
+  run.tape = recorder.take(allows_part);
+  run.tape.events.shrink_to_fit();
   run.meshes = specs.meshes();
   run.peak = peak_of(run.tape).bytes;
   run.steps = 3;
@@ -91,10 +110,10 @@ RankRun run_dry(const BuildDivided& build, const Division& division, int64_t ran
 }
 
 RankRun named_dry_run(const BuildDivided& build, const Division& division, int64_t rank, int64_t ranks,
-                      const std::string& backend, WholeStep* whole = nullptr) {
+                      const std::string& backend, bool allows_part = false, WholeStep* whole = nullptr) {
   std::string why;
   try {
-    return run_dry(build, division, rank, ranks, backend, whole);
+    return run_dry(build, division, rank, ranks, backend, allows_part, whole);
   } catch (const c10::Error& error) {
     why = error.what_without_backtrace();
   } catch (const std::exception& error) {
@@ -104,6 +123,11 @@ RankRun named_dry_run(const BuildDivided& build, const Division& division, int64
                     ", a simulated rank\n  have  ", why,
                     "\n  fix   make the model and its step run so divided, or leave such divisions out of the space");
 }
+
+/// A rank that takes longer alone than other divisions do, or may do.
+struct SlowRank {
+  DivisionBound alone;
+};
 
 class Search {
  public:
@@ -122,7 +146,7 @@ class Search {
     result.units = options_.units;
     result.memory_limit = memory_limit();
     WholeStep whole;
-    named_dry_run(build_, Division{}, 0, 1, backend_, &whole);
+    named_dry_run(build_, Division{}, 0, 1, backend_, false, &whole);
     for (const Division& division : divisions_of(options_.space)) {
       result.ranked.emplace_back();
       result.ranked.back().division = division;
@@ -143,11 +167,13 @@ class Search {
       });
       const size_t i = left_.extract(left_.begin()).mapped();
       DivisionResult& one = result.ranked[i];
-      const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure.value_or(0)));
-      if (options_.prunes && best_.size() >= wanted && one.bound.step > best_[wanted - 1] * (1 + kRounding)) {
+      if (is_slow(one.bound.step)) {
+        drop_first_rank(one);
         one.fate = DivisionResult::Fate::kSlowBound;
+      } else if (!forecast(one)) {
+        left_.emplace(one.bound.step, i);  // with a larger bound
+        continue;
       } else {
-        forecast(one);
         ++result.dry_runs;
         const bool is_large = result.memory_limit > 0 && one.memory > result.memory_limit;
         one.fate = is_large ? DivisionResult::Fate::kTooLarge : DivisionResult::Fate::kForecast;
@@ -200,28 +226,112 @@ class Search {
     if (is_tried) left_.emplace(one.bound.step, i + 1);
   }
 
-  // The time that rank 0 takes alone.
-  void find_bound(DivisionResult& one) {
-    const int64_t memory = one.bound.memory;
-    RankRun& run = first_ranks_[&one] = named_dry_run(build_, one.division, 0, world_, backend_);
-    one.bound = least_step(options_.machine, backend_, run.tape);
-    one.bound.memory = memory;
+  // True if a division with this bound is not among the best ones: the one, or those that are measured.
+  bool is_slow(double bound) const {
+    const auto wanted = static_cast<size_t>(std::max<int64_t>(1, options_.measure.value_or(0)));
+    return options_.prunes && best_.size() >= wanted && bound > best_[wanted - 1] * (1 + kRounding);
   }
 
-  // A dry run; that of rank 0 was done for the bound.
-  RankRun run_rank(const DivisionResult& one, int64_t rank) {
-    if (rank == 0) {
-      if (auto first = first_ranks_.extract(&one)) return std::move(first.mapped());
+  static void set_bound(DivisionResult& one, DivisionBound alone) {
+    alone.memory = one.bound.memory;
+    one.bound = alone;
+  }
+
+  // The time that rank 0 takes alone. A part of a long tape is enough for that.
+  void find_bound(DivisionResult& one) {
+    RankRun run = named_dry_run(build_, one.division, 0, world_, backend_, true);
+    set_bound(one, least_step(options_.machine, backend_, run.tape));
+    if (run.tape.whole && !is_slow(one.bound.step)) keep_first_rank(one, std::move(run));
+  }
+
+  // Rounded memory of a dry run.
+  static int64_t bytes_of(const RankRun& run) {
+    int64_t bytes = std::ssize(run.tape.events) * static_cast<int64_t>(sizeof(TapeEvent));
+    for (const SeenMesh& mesh : run.meshes) {
+      for (const auto& [cut, tensor] : mesh.cuts) bytes += std::ssize(cut.sizes) * int64_t{sizeof(int64_t)};
     }
+    return bytes;
+  }
+
+  // The dry runs of thousands of divisions take too much memory. Those of the largest bounds are done again if a
+  // forecast needs them.
+  void keep_first_rank(const DivisionResult& one, RankRun run) {
+    kept_bytes_ += bytes_of(run);
+    first_ranks_[&one] = std::move(run);
+    while (kept_bytes_ > options_.kept_bytes) {
+      const auto slowest = std::max_element(first_ranks_.begin(), first_ranks_.end(), [](const auto& a, const auto& b) {
+        return a.first->bound.step < b.first->bound.step;
+      });
+      drop_first_rank(*slowest->first);
+    }
+  }
+
+  std::optional<RankRun> drop_first_rank(const DivisionResult& one) {
+    auto first = first_ranks_.extract(&one);
+    if (first.empty()) return std::nullopt;
+    kept_bytes_ -= bytes_of(first.mapped());
+    return std::move(first.mapped());
+  }
+
+  // A dry run; that of rank 0 may have been done for the bound.
+  RankRun run_rank(const DivisionResult& one, int64_t rank) {
+    if (auto first = rank == 0 ? drop_first_rank(one) : std::nullopt) return std::move(*first);
     return named_dry_run(build_, one.division, rank, world_, backend_);
   }
 
-  void forecast(DivisionResult& one) {
-    const RankKinds kinds = find_kinds(world_, [&](const std::vector<int64_t>& ranks) {
-      std::vector<RankRun> runs;
-      for (const int64_t rank : ranks) runs.push_back(run_rank(one, rank));
-      return runs;
-    });
+  // A number that grows with the work of a rank: the sizes of its blocks as parts of the largest ones, and the mesh
+  // dims along which it has neighbours on both sides.
+  static double work_of(const std::vector<SeenMesh>& meshes, int64_t rank) {
+    double work = 0;
+    for (const SeenMesh& mesh : meshes) {
+      const std::vector<int64_t> at = mesh.coordinates(rank);
+      for (size_t d = 0; d < at.size(); ++d) work += at[d] > 0 && at[d] + 1 < mesh.shape[d] ? 1e-3 : 0;
+      for (const auto& [cut, tensor] : mesh.cuts) {
+        const auto largest = static_cast<double>(*std::max_element(cut.sizes.begin(), cut.sizes.end()));
+        work += static_cast<double>(cut.sizes[mesh.block_of(cut, rank)]) / std::max(1.0, largest);
+      }
+    }
+    return work;
+  }
+
+  // Dry runs of ranks, those first that may have the most work. Throws SlowRank at one whose bound is above the best
+  // times, or of many ranks, once for each division, above the bound of another one.
+  std::vector<RankRun> run_ranks(const DivisionResult& one, const std::vector<int64_t>& ranks,
+                                 std::vector<SeenMesh>& meshes) {
+    std::vector<RankRun> runs(ranks.size());
+    std::vector<std::pair<double, size_t>> order;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i] == 0) {
+        runs[i] = run_rank(one, 0);
+        meshes = runs[i].meshes;
+        std::erase_if(meshes, [&](const SeenMesh& mesh) { return c10::multiply_integers(mesh.shape) != world_; });
+      } else {
+        order.emplace_back(-work_of(meshes, ranks[i]), i);
+      }
+    }
+    std::sort(order.begin(), order.end());
+    for (const auto& [work, i] : order) {
+      runs[i] = run_rank(one, ranks[i]);
+      const DivisionBound alone = least_step(options_.machine, backend_, runs[i].tape);
+      const bool may_wait = options_.prunes && world_ > kFewRanks && !refined_.contains(&one);
+      const bool is_after_another = may_wait && !left_.empty() && alone.step > left_.begin()->first;
+      if (is_slow(alone.step) || is_after_another) throw SlowRank{alone};
+    }
+    return runs;
+  }
+
+  // False if a rank takes longer alone than the best ones, or than the bound of another division: then that is the
+  // bound.
+  bool forecast(DivisionResult& one) {
+    RankKinds kinds;
+    std::vector<SeenMesh> meshes;
+    try {
+      kinds = find_kinds(world_, [&](const std::vector<int64_t>& ranks) { return run_ranks(one, ranks, meshes); });
+    } catch (const SlowRank& slow) {
+      set_bound(one, slow.alone);
+      refined_.insert(&one);
+      return false;
+    }
     one.memory = 0;
     for (const RankRun& run : kinds.runs) one.memory = std::max(one.memory, run.peak);
     for (const Tape& tape : kinds.tapes.kinds) one.sent = std::max(one.sent, total(counts_of(tape, tape.rank)).bytes);
@@ -232,6 +342,7 @@ class Search {
     one.computing = time.computing;
     one.messages = time.messages;
     one.waiting = time.waiting;
+    return true;
   }
 
   static void check_fits(const SearchResult& result) {
@@ -247,7 +358,9 @@ class Search {
   SearchProgress progress_;
   std::multimap<double, size_t> left_;                    // those to be dry run, by their bounds
   std::vector<double> best_;                              // times of those that fit, growing
-  std::map<const DivisionResult*, RankRun> first_ranks_;  // dry runs of rank 0
+  std::map<const DivisionResult*, RankRun> first_ranks_;  // dry runs of rank 0, as far as they fit
+  int64_t kept_bytes_ = 0;                                // of these
+  std::set<const DivisionResult*> refined_;               // whose bound is that of a rank with more work than rank 0
 };
 
 void check_options(const SearchOptions& options) {

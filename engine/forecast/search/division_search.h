@@ -45,6 +45,7 @@ struct SearchOptions {
   std::optional<int64_t> measure;
   /// Is called with what is done now, on rank 0, each few seconds of a search that takes longer; null for none.
   std::function<void(const std::string&)> progress;
+  int64_t kept_bytes = int64_t{100} << 20;  ///< of dry runs of rank 0 that wait for forecasts; others are done again
   bool prunes = true;  ///< false: dry runs of all, also of those that bounds exclude or that need not recompute
 };
 
@@ -55,8 +56,9 @@ std::string backend_of_search(const Communicator& world, const SearchOptions& op
 /// The findings about a division.
 struct DivisionResult {
   /// kForecast: a dry run, and it fits; kTooLarge: a dry run, and it does not; kLargeBound: no dry run, since
-  /// parameters, gradients and states alone do not fit; kSlowBound: a dry run of rank 0 alone, which is not as fast as
-  /// the best ones; kNotNeeded: no dry run, since it recomputes, and the same division that keeps activations fits.
+  /// parameters, gradients and states alone do not fit; kSlowBound: dry runs of rank 0 and perhaps of others, one of
+  /// which is not as fast as the best ones; kNotNeeded: no dry run, since it recomputes, and the same division that
+  /// keeps activations fits.
   enum class Fate : uint8_t { kForecast, kTooLarge, kLargeBound, kSlowBound, kNotNeeded };
   Division division;
   Fate fate = Fate::kForecast;
