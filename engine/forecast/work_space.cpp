@@ -53,7 +53,7 @@ int64_t of_loss(const Stack& arguments, const Stack& results) {
   return sums ? bytes_as(tensor(arguments, 0), tensor(results, 0).scalar_type()) : 0;
 }
 
-// Of an input, or of the gradient of a result.
+// The first argument is an input, or the gradient of a result.
 int64_t of_first_copy(const Stack& arguments, const Stack&) { return bytes_of_contiguous_copy(tensor(arguments, 0)); }
 
 int64_t of_row_major_copy(const Stack& arguments, const Stack&) {

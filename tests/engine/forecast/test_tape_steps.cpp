@@ -39,12 +39,10 @@ struct TwoSteps {
       begins[step] = {tape.events.size(), 1 + step, 3 + step};
       const auto ahead = static_cast<int32_t>(step + 2);
       tape.events.push_back({Phase::kForward, 0, TapeBlock{.bytes = 8, .id = 2 + step}});
-      tape.events.push_back({Phase::kForward, 0,
-                             TapeExchange{.group = group,
-                                          .number = 5 + step,
-                                          .id = 3 + step,
-                                          .sends = {{-ahead, 8}},
-                                          .receives = {{ahead, 8}}}});
+      tape.events.push_back(
+          {Phase::kForward, 0,
+           TapeExchange{
+               .group = group, .number = 5 + step, .id = 3 + step, .sends = {{-ahead, 8}}, .receives = {{ahead, 8}}}});
       tape.events.push_back({Phase::kForward, 0, product});
       tape.events.push_back({Phase::kForward, 0, TapeWait{3 + step}});
       tape.events.push_back({Phase::kForward, 0, TapeBlock{.bytes = -8, .id = 1 + step}});
@@ -165,14 +163,10 @@ TEST(TapeSteps, X14_RingsThatLeaveOutStepsHaveTheSameTape) {
   const Placements in_threes{shard(2, {5, 0, 2, 5, 0, 2, 5, 0, 2, 5, 0, 2, 5, 0, 2, 5, 0, 2, 5, 0, 2, 5, 0, 2})};
   const Placements other{shard(2, {25, 5, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 5, 5})};
   const std::vector<RingCase> cases{
-      {"even", 16, 160, even, even},
-      {"causal", 8, 80, even, even, true},
-      {"uneven", 16, 36, uneven, uneven},
-      {"in threes", 24, 56, in_threes, in_threes},
-      {"too few rows", 16, 12, even, even},
-      {"queries alone", 8, 80, even, none},
-      {"keys alone", 8, 80, none, even},
-      {"few ranks", 3, 30, even, even},
+      {"even", 16, 160, even, even},        {"causal", 8, 80, even, even, true},
+      {"uneven", 16, 36, uneven, uneven},   {"in threes", 24, 56, in_threes, in_threes},
+      {"too few rows", 16, 12, even, even}, {"queries alone", 8, 80, even, none},
+      {"keys alone", 8, 80, none, even},    {"few ranks", 3, 30, even, even},
       {"other keys", 16, 160, even, other},
   };
   for (const RingCase& one : cases) {

@@ -151,6 +151,123 @@ TEST(WorkSpace, X14_ContiguousCopiesAreCounted) {
   expect_real_memory(calls, at::kFloat, at::kFloat, kOfConvolutions);
 }
 
+const std::map<std::string, at::Tensor (*)(const at::Tensor&)> kKernels{
+    {"softmax", [](const at::Tensor& x) { return at::softmax(x, -1); }},
+    {"softmax of dim 1", [](const at::Tensor& x) { return at::softmax(x, 1); }},
+    {"log_softmax", [](const at::Tensor& x) { return at::log_softmax(x, -1); }},
+    {"layer_norm", [](const at::Tensor& x) { return at::layer_norm(x, {x.size(-1)}); }},
+    {"group_norm", [](const at::Tensor& x) { return at::group_norm(x, 2); }},
+    {"batch_norm", [](const at::Tensor& x) { return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
+    {"avg_pool2d", [](const at::Tensor& x) { return at::avg_pool2d(x, 2); }},
+    {"max_pool2d", [](const at::Tensor& x) { return at::max_pool2d(x, 2); }},
+    {"adaptive_avg_pool2d",
+     [](const at::Tensor& x) {
+       return at::adaptive_avg_pool2d(x, {4, 4});
+     }},
+    {"adaptive_max_pool2d",
+     [](const at::Tensor& x) {
+       return std::get<0>(at::adaptive_max_pool2d(x, {4, 4}));
+     }},
+    {"upsample_nearest2d",
+     [](const at::Tensor& x) {
+       return at::upsample_nearest2d(x, {2 * x.size(2), 2 * x.size(3)});
+     }},
+    {"upsample_bilinear2d",
+     [](const at::Tensor& x) {
+       return at::upsample_bilinear2d(x, {2 * x.size(2), 2 * x.size(3)}, false);
+     }},
+    {"upsample_bicubic2d",
+     [](const at::Tensor& x) {
+       return at::upsample_bicubic2d(x, {2 * x.size(2), 2 * x.size(3)}, false);
+     }},
+    {"reflection_pad2d",
+     [](const at::Tensor& x) {
+       return at::reflection_pad2d(x, {1, 1, 1, 1});
+     }},
+    {"replication_pad2d",
+     [](const at::Tensor& x) {
+       return at::replication_pad2d(x, {1, 1, 1, 1});
+     }},
+    {"pad",
+     [](const at::Tensor& x) {
+       return at::constant_pad_nd(x, {1, 1, 1, 1});
+     }},
+    {"pixel_shuffle", [](const at::Tensor& x) { return at::pixel_shuffle(x, 2); }},
+    {"cumsum", [](const at::Tensor& x) { return x.cumsum(2); }},
+    {"logcumsumexp", [](const at::Tensor& x) { return x.logcumsumexp(2); }},
+    {"logsumexp", [](const at::Tensor& x) { return x.logsumexp(-1); }},
+    {"sort", [](const at::Tensor& x) { return std::get<0>(x.sort(-1)); }},
+    {"topk", [](const at::Tensor& x) { return std::get<0>(x.topk(4, -1)); }},
+    {"max", [](const at::Tensor& x) { return std::get<0>(x.max(-1)); }},
+    {"amax", [](const at::Tensor& x) { return x.amax(-1); }},
+    {"var", [](const at::Tensor& x) { return x.var(-1); }},
+    {"glu", [](const at::Tensor& x) { return at::glu(x, 1); }},
+    {"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
+    {"silu", [](const at::Tensor& x) { return at::silu(x); }},
+    {"matmul",
+     [](const at::Tensor& x) {
+       return x.matmul(at::ones({x.size(-1), 8}));
+     }},
+    {"linear",
+     [](const at::Tensor& x) {
+       return at::linear(x, at::ones({8, x.size(-1)}));
+     }},
+    {"linear with a bias",
+     [](const at::Tensor& x) {
+       return at::linear(x, at::ones({8, x.size(-1)}), at::ones({8}));
+     }},
+    {"product of matrices",
+     [](const at::Tensor& x) {
+       return x.select(0, 0).select(0, 0).mm(at::ones({x.size(3), 8}));
+     }},
+    {"products of a batch",
+     [](const at::Tensor& x) {
+       return x.select(0, 1).bmm(at::ones({x.size(1), x.size(3), 8}));
+     }},
+    {"products of a large batch",
+     [](const at::Tensor& x) {
+       return x.select(0, 1).bmm(at::ones({x.size(1), x.size(3), 40}));
+     }},
+    {"product with every second column",
+     [](const at::Tensor& x) {
+       return at::ones({80, x.size(2)}).mm(x.select(0, 0).select(0, 0).slice(1, 0, {}, 2));
+     }},
+    {"cat",
+     [](const at::Tensor& x) {
+       return at::cat({x, x}, 1);
+     }},
+    {"roll", [](const at::Tensor& x) { return x.roll(1, 1); }},
+    {"flip", [](const at::Tensor& x) { return x.flip({1}); }},
+    {"index_select", [](const at::Tensor& x) { return x.index_select(1, at::arange(4)); }},
+    {"reshape", [](const at::Tensor& x) { return x.reshape({-1}); }},
+    {"tril", [](const at::Tensor& x) { return x.tril(); }},
+    {"unfold",
+     [](const at::Tensor& x) {
+       return at::im2col(x, {3, 3}, {1, 1}, {1, 1}, {1, 1});
+     }},
+    {"grid_sample",
+     [](const at::Tensor& x) {
+       return at::grid_sampler_2d(x, at::zeros({x.size(0), 8, 8, 2}), 0, 0, false);
+     }},
+    {"prelu", [](const at::Tensor& x) { return at::prelu(x, at::ones({x.size(1)})); }},
+    {"attention", [](const at::Tensor& x) { return at::scaled_dot_product_attention(x, x, x); }},
+    {"einsum",
+     [](const at::Tensor& x) {
+       return at::einsum("abcd,de->abce", {x, at::ones({x.size(3), 8})});
+     }},
+    {"cross_entropy",
+     [](const at::Tensor& x) {
+       return at::cross_entropy_loss(x, at::zeros({x.size(0), x.size(2), x.size(3)}, at::kLong));
+     }},
+    {"mse", [](const at::Tensor& x) { return at::mse_loss(x, at::ones_like(x)); }},
+    {"l1", [](const at::Tensor& x) { return at::l1_loss(x, at::ones_like(x)); }},
+    {"smooth_l1", [](const at::Tensor& x) { return at::smooth_l1_loss(x, at::ones_like(x)); }},
+    {"huber", [](const at::Tensor& x) { return at::huber_loss(x, at::ones_like(x)); }},
+    {"kl", [](const at::Tensor& x) { return at::kl_div(x, at::ones(x.sizes())); }},
+    {"bce of logits", [](const at::Tensor& x) { return at::binary_cross_entropy_with_logits(x, at::ones(x.sizes())); }},
+    {"bce", [](const at::Tensor& x) { return at::binary_cross_entropy(x, at::ones(x.sizes())); }},
+};
+
 // Some kernels copy inputs that are parts of a tensor, or whose dims were moved, and some keep the order of dims in
 // their results.
 TEST(WorkSpace, X14_KernelsOfViewsAreCounted) {
@@ -170,126 +287,9 @@ TEST(WorkSpace, X14_KernelsOfViewsAreCounted) {
       {"channels last, ", [](const at::Tensor& x) {
          return x.view({2, 16, 64, 16}).permute({0, 3, 1, 2});
        }}};
-  const std::map<std::string, std::function<at::Tensor(const at::Tensor&)>> kernels{
-      {"softmax", [](const at::Tensor& x) { return at::softmax(x, -1); }},
-      {"softmax of dim 1", [](const at::Tensor& x) { return at::softmax(x, 1); }},
-      {"log_softmax", [](const at::Tensor& x) { return at::log_softmax(x, -1); }},
-      {"layer_norm", [](const at::Tensor& x) { return at::layer_norm(x, {x.size(-1)}); }},
-      {"group_norm", [](const at::Tensor& x) { return at::group_norm(x, 2); }},
-      {"batch_norm", [](const at::Tensor& x) { return at::batch_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
-      {"avg_pool2d", [](const at::Tensor& x) { return at::avg_pool2d(x, 2); }},
-      {"max_pool2d", [](const at::Tensor& x) { return at::max_pool2d(x, 2); }},
-      {"adaptive_avg_pool2d",
-       [](const at::Tensor& x) {
-         return at::adaptive_avg_pool2d(x, {4, 4});
-       }},
-      {"adaptive_max_pool2d",
-       [](const at::Tensor& x) {
-         return std::get<0>(at::adaptive_max_pool2d(x, {4, 4}));
-       }},
-      {"upsample_nearest2d",
-       [](const at::Tensor& x) {
-         return at::upsample_nearest2d(x, {2 * x.size(2), 2 * x.size(3)});
-       }},
-      {"upsample_bilinear2d",
-       [](const at::Tensor& x) {
-         return at::upsample_bilinear2d(x, {2 * x.size(2), 2 * x.size(3)}, false);
-       }},
-      {"upsample_bicubic2d",
-       [](const at::Tensor& x) {
-         return at::upsample_bicubic2d(x, {2 * x.size(2), 2 * x.size(3)}, false);
-       }},
-      {"reflection_pad2d",
-       [](const at::Tensor& x) {
-         return at::reflection_pad2d(x, {1, 1, 1, 1});
-       }},
-      {"replication_pad2d",
-       [](const at::Tensor& x) {
-         return at::replication_pad2d(x, {1, 1, 1, 1});
-       }},
-      {"pad",
-       [](const at::Tensor& x) {
-         return at::constant_pad_nd(x, {1, 1, 1, 1});
-       }},
-      {"pixel_shuffle", [](const at::Tensor& x) { return at::pixel_shuffle(x, 2); }},
-      {"cumsum", [](const at::Tensor& x) { return x.cumsum(2); }},
-      {"logcumsumexp", [](const at::Tensor& x) { return x.logcumsumexp(2); }},
-      {"logsumexp", [](const at::Tensor& x) { return x.logsumexp(-1); }},
-      {"sort", [](const at::Tensor& x) { return std::get<0>(x.sort(-1)); }},
-      {"topk", [](const at::Tensor& x) { return std::get<0>(x.topk(4, -1)); }},
-      {"max", [](const at::Tensor& x) { return std::get<0>(x.max(-1)); }},
-      {"amax", [](const at::Tensor& x) { return x.amax(-1); }},
-      {"var", [](const at::Tensor& x) { return x.var(-1); }},
-      {"glu", [](const at::Tensor& x) { return at::glu(x, 1); }},
-      {"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
-      {"silu", [](const at::Tensor& x) { return at::silu(x); }},
-      {"matmul",
-       [](const at::Tensor& x) {
-         return x.matmul(at::ones({x.size(-1), 8}));
-       }},
-      {"linear",
-       [](const at::Tensor& x) {
-         return at::linear(x, at::ones({8, x.size(-1)}));
-       }},
-      {"linear with a bias",
-       [](const at::Tensor& x) {
-         return at::linear(x, at::ones({8, x.size(-1)}), at::ones({8}));
-       }},
-      {"product of matrices",
-       [](const at::Tensor& x) {
-         return x.select(0, 0).select(0, 0).mm(at::ones({x.size(3), 8}));
-       }},
-      {"products of a batch",
-       [](const at::Tensor& x) {
-         return x.select(0, 1).bmm(at::ones({x.size(1), x.size(3), 8}));
-       }},
-      {"products of a large batch",
-       [](const at::Tensor& x) {
-         return x.select(0, 1).bmm(at::ones({x.size(1), x.size(3), 40}));
-       }},
-      {"product with every second column",
-       [](const at::Tensor& x) {
-         return at::ones({80, x.size(2)}).mm(x.select(0, 0).select(0, 0).slice(1, 0, {}, 2));
-       }},
-      {"cat",
-       [](const at::Tensor& x) {
-         return at::cat({x, x}, 1);
-       }},
-      {"roll", [](const at::Tensor& x) { return x.roll(1, 1); }},
-      {"flip", [](const at::Tensor& x) { return x.flip({1}); }},
-      {"index_select", [](const at::Tensor& x) { return x.index_select(1, at::arange(4)); }},
-      {"reshape", [](const at::Tensor& x) { return x.reshape({-1}); }},
-      {"tril", [](const at::Tensor& x) { return x.tril(); }},
-      {"unfold",
-       [](const at::Tensor& x) {
-         return at::im2col(x, {3, 3}, {1, 1}, {1, 1}, {1, 1});
-       }},
-      {"grid_sample",
-       [](const at::Tensor& x) {
-         return at::grid_sampler_2d(x, at::zeros({x.size(0), 8, 8, 2}), 0, 0, false);
-       }},
-      {"prelu", [](const at::Tensor& x) { return at::prelu(x, at::ones({x.size(1)})); }},
-      {"attention", [](const at::Tensor& x) { return at::scaled_dot_product_attention(x, x, x); }},
-      {"einsum",
-       [](const at::Tensor& x) {
-         return at::einsum("abcd,de->abce", {x, at::ones({x.size(3), 8})});
-       }},
-      {"cross_entropy",
-       [](const at::Tensor& x) {
-         return at::cross_entropy_loss(x, at::zeros({x.size(0), x.size(2), x.size(3)}, at::kLong));
-       }},
-      {"mse", [](const at::Tensor& x) { return at::mse_loss(x, at::ones_like(x)); }},
-      {"l1", [](const at::Tensor& x) { return at::l1_loss(x, at::ones_like(x)); }},
-      {"smooth_l1", [](const at::Tensor& x) { return at::smooth_l1_loss(x, at::ones_like(x)); }},
-      {"huber", [](const at::Tensor& x) { return at::huber_loss(x, at::ones_like(x)); }},
-      {"kl", [](const at::Tensor& x) { return at::kl_div(x, at::ones(x.sizes())); }},
-      {"bce of logits",
-       [](const at::Tensor& x) { return at::binary_cross_entropy_with_logits(x, at::ones(x.sizes())); }},
-      {"bce", [](const at::Tensor& x) { return at::binary_cross_entropy(x, at::ones(x.sizes())); }},
-  };
   std::map<std::string, Call> calls;
   for (const auto& [view_name, view] : views) {
-    for (const auto& [name, kernel] : kernels) {
+    for (const auto& [name, kernel] : kKernels) {
       const auto forward = [=, view = view, kernel = kernel](const at::Tensor& a) { return kernel(view(a)); };
       const auto train = [=, view = view, kernel = kernel](const at::Tensor& a, bool squares) {
         const at::Tensor x = view(a).detach().requires_grad_(), y = kernel(x);
