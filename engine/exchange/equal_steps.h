@@ -11,7 +11,7 @@
 
 namespace moonhalo {
 
-/// A ring over thousands of ranks takes a step for each of them. In a dry run most steps differ in their peers alone
+/// A ring over thousands of ranks takes a step for each of them. In a dry run most steps differ only in their peers
 /// from those that came a period before. A recorder can write these down without them. Nothing of this file is
 /// collective.
 
@@ -35,7 +35,7 @@ class EqualStepsListener {
 /// While it exists, rings of this rank leave out steps that are equal but for their peers, if ranks are fake.
 class LeaveOutEqualSteps {
  public:
-  /// `listener`: null where nothing is recorded. Then a ring takes its first step alone.
+  /// `listener`: null where nothing is recorded. Then a ring takes only its first step.
   explicit LeaveOutEqualSteps(EqualStepsListener* listener);
   /// That of this rank, if it has one and the ranks of `group` are fake, else null.
   static const LeaveOutEqualSteps* of(const Communicator& group);

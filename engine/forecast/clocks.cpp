@@ -208,8 +208,8 @@ class Clocks {
     if (peers > 0 && end > kind.now) kind.core_seconds = 0;
     const double exposed = std::max(0.0, end_in_time - kind.now);
     kind.result.hidden += std::max(0.0, cost.seconds - exposed);
-    const double lateness = std::max(0.0, std::max(end, kind.now) - kind.now - exposed) + delay;
-    add(kind, ForecastSpan::kWaiting, event.phase, kind.now + lateness);
+    const double late = std::max(0.0, std::max(end, kind.now) - kind.now - exposed) + delay;
+    add(kind, ForecastSpan::kWaiting, event.phase, kind.now + late);
     add(kind, ForecastSpan::kMessages, event.phase, kind.now + exposed);
     return true;
   }

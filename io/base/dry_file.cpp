@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "moonhalo/io/base/read_into.h"
 
@@ -21,25 +22,29 @@ DryFile::DryFile(const std::string& path) {
   size_ = static_cast<uint64_t>(found.st_size);
 }
 
-std::vector<char>& DryFile::page(uint64_t number) {
-  const auto [at, is_new] = pages_.try_emplace(number);
-  if (!is_new) return at->second;
-  at->second.resize(kPageBytes);
-  if (origin_) read_into(origin_->get(), {{at->second.data(), static_cast<int64_t>(kPageBytes)}}, number * kPageBytes);
-  return at->second;
+char* DryFile::page(uint64_t number) {
+  const auto found = pages_.find(number);
+  if (found != pages_.end()) return found->second.data();
+  std::vector<char> bytes(kPageBytes);
+  if (origin_ && read_into(origin_->get(), {{bytes.data(), static_cast<int64_t>(kPageBytes)}}, number * kPageBytes) < 0)
+    return nullptr;
+  return pages_.emplace(number, std::move(bytes)).first->second.data();
 }
 
-void DryFile::write(const void* data, size_t bytes, uint64_t offset) {
+bool DryFile::write(const void* data, size_t bytes, uint64_t offset) {
   const auto* next = static_cast<const char*>(data);
   size_ = std::max(size_, offset + bytes);
   while (bytes > 0) {
     const uint64_t at = offset % kPageBytes;
     const size_t count = std::min<size_t>(bytes, kPageBytes - at);
-    std::memcpy(page(offset / kPageBytes).data() + at, next, count);
+    char* const begin = page(offset / kPageBytes);
+    if (begin == nullptr) return false;
+    std::memcpy(begin + at, next, count);
     next += count;
     offset += count;
     bytes -= count;
   }
+  return true;
 }
 
 bool DryFile::read(void* data, size_t bytes, uint64_t offset) const {

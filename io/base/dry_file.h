@@ -12,7 +12,7 @@
 namespace moonhalo::io {
 
 /// An HDF5 file of a dry run, in memory: the bytes of a file on disk, if it began as a copy of one, and over them what
-/// HDF5 has written. Elements of tensors are not in it. Copies are independent of each other.
+/// HDF5 has written. Elements that are not computed are not in it. Copies are independent of each other.
 class DryFile {
  public:
   DryFile() = default;
@@ -23,13 +23,14 @@ class DryFile {
   void resize(uint64_t size) { size_ = size; }
   /// Fills `data`, with zeros behind the end. False if the disk refuses.
   bool read(void* data, size_t bytes, uint64_t offset) const;
-  void write(const void* data, size_t bytes, uint64_t offset);
+  /// False if the disk refuses what is beside the bytes.
+  bool write(const void* data, size_t bytes, uint64_t offset);
   /// The file that it began as, if these bytes are still as there; else -1.
   int origin_of(uint64_t offset, size_t bytes) const;
 
  private:
   static constexpr uint64_t kPageBytes = 4096;
-  std::vector<char>& page(uint64_t number);
+  char* page(uint64_t number);  // null: errno says why
 
   std::shared_ptr<const FileDescriptor> origin_;  // null: none
   std::map<uint64_t, std::vector<char>> pages_;   // that were written

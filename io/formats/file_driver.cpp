@@ -151,7 +151,10 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size,
 herr_t write_bytes(H5FD_t* file, H5FD_mem_t kind, hid_t, haddr_t address, size_t size, const void* buffer) {
   DriverFile* mine = self(file);
   if (mine->status->dry != nullptr) {
-    mine->status->dry->write(buffer, size, address);
+    if (!mine->status->dry->write(buffer, size, address)) {
+      report_errno("unable to read file");
+      return -1;
+    }
   } else if (kind != H5FD_MEM_DRAW || !mine->status->drops_raw) {
     write_at(mine->descriptor, *mine->status, buffer, size, address);
   }

@@ -89,7 +89,9 @@ class FileState {
   std::string share(const CommunicatorPtr& group, const h5::Where& where);
   void follow(const CommunicatorPtr& group, const std::string& unfinished, const h5::Where& where);
   /// Counts `bytes` that a dry run leaves out.
-  void note_unwritten(int64_t bytes) { unwritten_bytes_ += bytes; }
+  void note_unwritten(int64_t bytes) {
+    if (is_dry_) unwritten_bytes_ += bytes;
+  }
   /// Elements in the unfinished file, beside HDF5. A failure shows in check_written(), and at the end of change().
   void write_raw(const void* data, size_t bytes, uint64_t offset);
   void check_written(const h5::Where& where);

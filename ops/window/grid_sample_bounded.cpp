@@ -261,7 +261,9 @@ Tensor displacement_of(const Division& d, const Tensor& grid) {
 /// In a dry run points that come from other ranks are zeros, and may be further away than the rows that are there. Then
 /// they are not computed.
 Tensor readable(const Division& d, const Tensor& grid) {
-  if (!d.input->mesh()->group().is_fake() || d.sampler.is_within_bound(displacement_of(d, grid))) return grid;
+  if (!d.input->mesh()->group().is_fake() || is_fake(grid)) return grid;
+  const at::DisableRecordFunctionGuard no_step_of_a_run;
+  if (d.sampler.is_within_bound(displacement_of(d, grid))) return grid;
   Tensor unknown = grid.detach();
   forget_values(unknown);
   return unknown;

@@ -68,7 +68,7 @@ typedef struct {
   int (*isend)(void* context, const void* data, size_t bytes, int peer, int tag, void** request);
   int (*irecv)(void* context, void* data, size_t bytes, int peer, int tag, void** request);
   /* Set *done to 1 when the memory is no longer in use. The request is not used afterwards. What has arrived from a
-     peer is received, also if the peer was lost since then. */
+     peer is received, even if the peer has been lost since. */
   int (*test)(void* context, void** request, int* done);
   /* Cancels a receive. Returns when its memory is no longer in use. */
   int (*cancel)(void* context, void** request);

@@ -21,8 +21,8 @@ namespace {
 constexpr std::chrono::seconds kReportWithin{5};
 // A rank that waits for this long sends the others its call.
 constexpr std::chrono::milliseconds kAnnounceAfter{100};
-// A rank may end its session, and its process, while last messages of others are on their way. So a wait ends for a
-// neighbour that fails only after this time. Ranks that wait for a lost rank itself end at once, and announce it.
+// A rank may end its session, and its process, while last messages of others are on their way. So a wait ends
+// because a neighbour fails only after this time. Ranks that wait for a lost rank itself end at once, and announce it.
 constexpr std::chrono::seconds kEndsForNeighbourAfter{2};
 
 }  // namespace
@@ -67,9 +67,9 @@ TransportCall::Part& TransportCall::add(bool sends, char* data, size_t bytes, in
 
 /// Begins a message. Where that fails, this rank does not go on with the rounds in which others wait for it.
 template <typename Begin>
-void TransportCall::begin(Part& part, const Begin& begin) {
+void TransportCall::begin(Part& part, const Begin& make) {
   try {
-    part.requests.push_back(begin());
+    part.requests.push_back(make());
   } catch (const CommError& error) {
     announce_loss(error);
     note_failed();

@@ -66,7 +66,7 @@ class TransportCall {
   };
   Part& add(bool sends, char* data, size_t bytes, int peer);
   template <typename Begin>
-  void begin(Part& part, const Begin& begin);
+  void begin(Part& part, const Begin& make);
   void announce_loss(const CommError& error);
   void note_failed();  ///< this rank does not end this call
   bool ended(void*& request);

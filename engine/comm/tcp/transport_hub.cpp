@@ -9,6 +9,7 @@
 #include <utility>
 
 namespace moonhalo {
+
 TransportHub::TransportHub(TransportPtr transport) : transport_(std::move(transport)) {
   const int rank = transport_->rank(), size = transport_->size();
   for (const int other : {(rank + 1) / 2 - 1, 2 * rank + 1, 2 * rank + 2}) {
@@ -136,7 +137,8 @@ void TransportHub::pass_on(const Note& note, int from) {
   for (const Neighbour& neighbour : neighbours_) {
     if (neighbour.rank == from) continue;
     failure.run([&] {
-      sending_.push_back({kept, transport_->send(kept.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag)});
+      sending_.push_back(
+          {kept, neighbour.rank, transport_->send(kept.get(), sizeof(Note), neighbour.rank, Transport::kNoteTag)});
     });
   }
   failure.rethrow();
@@ -173,11 +175,12 @@ void TransportHub::take_from(Neighbour& neighbour) {
 
 /// A note that cannot be sent stays where the transport may still read it.
 void TransportHub::test_sends(FirstFailure& failure) {
+  const std::vector<Transport::Gone> gone = sending_.empty() ? std::vector<Transport::Gone>() : transport_->gone();
   for (auto one = sending_.begin(); one != sending_.end();) {
     bool under_way = true, failed = true;
     failure.run([&] {
       under_way = !transport_->test(one->request);
-      failed = false;
+      failed = under_way && std::any_of(gone.begin(), gone.end(), [&](const auto& g) { return g.rank == one->rank; });
     });
     if (failed && one->request != nullptr) new std::shared_ptr<const Note>(one->note);
     one = under_way && !failed ? std::next(one) : sending_.erase(one);

@@ -119,6 +119,7 @@ class TransportHub {
   };
   struct Sending {
     std::shared_ptr<const Note> note;
+    int rank;
     void* request;
   };
   struct Neighbour {

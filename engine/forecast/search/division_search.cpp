@@ -68,7 +68,8 @@ int64_t gradient_bytes(const std::vector<at::Tensor>& parameters) {
   return bytes;
 }
 
-/// At its end the plans of a dry run go: no other run has its mesh.
+/// At its end the plans of a dry run go: no other run has its mesh. The plans of this rank itself go, too, and are made
+/// again.
 struct ForgetPlans {
   ForgetPlans() = default;
   ~ForgetPlans() { Dispatch::of_this_thread().clear(); }
@@ -89,14 +90,14 @@ RankRun run_dry(const BuildDivided& build, const Division& division, int64_t ran
   const BuiltStep built = build(division, *world);
   check_built(built);
   const int64_t before = memory_use().live - gradient_bytes(built.parameters);
-  std::optional<LeaveOutEqualSteps> unrecorded(nullptr);
+  std::optional<LeaveOutEqualSteps> first_steps_only(nullptr);
   built.step();
   if (whole != nullptr) {
     whole->parameters = gradient_bytes(built.parameters);  // others are not summed, and have no states
     whole->states = std::max<int64_t>(0, memory_use().live - gradient_bytes(built.parameters) - before);
   }
   built.step();
-  unrecorded.reset();
+  first_steps_only.reset();
   TapeRecorder recorder(*world);
   recorder.leave_out_equal_steps();
   built.step();
@@ -104,6 +105,7 @@ RankRun run_dry(const BuildDivided& build, const Division& division, int64_t ran
   run.tape = recorder.take(allows_part);
   run.tape.events.shrink_to_fit();
   run.meshes = specs.meshes();
+  run.shares = specs.shares();
   run.peak = peak_of(run.tape).bytes;
   run.steps = 3;
   return run;
@@ -244,9 +246,13 @@ class Search {
     if (run.tape.whole && !is_slow(one.bound.step)) keep_first_rank(one, std::move(run));
   }
 
-  // Rounded memory of a dry run.
+  // Most of the memory of a dry run.
   static int64_t bytes_of(const RankRun& run) {
     int64_t bytes = std::ssize(run.tape.events) * static_cast<int64_t>(sizeof(TapeEvent));
+    for (const TapeEvent& event : run.tape.events) {
+      if (const auto* exchange = std::get_if<TapeExchange>(&event.what))
+        bytes += (std::ssize(exchange->sends) + std::ssize(exchange->receives)) * int64_t{sizeof(TapePart)};
+    }
     for (const SeenMesh& mesh : run.meshes) {
       for (const auto& [cut, tensor] : mesh.cuts) bytes += std::ssize(cut.sizes) * int64_t{sizeof(int64_t)};
     }

@@ -13,9 +13,11 @@
 
 #include "moonhalo/engine/base/backward_on_this_thread.h"
 #include "moonhalo/engine/comm/communicator.h"
+#include "moonhalo/engine/comm/fake/root_facts.h"
 #include "moonhalo/engine/forecast/fake_tensor.h"
 #include "moonhalo/engine/forecast/tape_recorder.h"
 #include "moonhalo/engine/forecast/tape_summary.h"
+#include "moonhalo/engine/model/parallel_plan.h"
 #include "moonhalo/engine/profile/memory.h"
 #include "moonhalo/engine/sharding/mesh.h"
 #include "moonhalo/engine/tensor/shard_tensor.h"
