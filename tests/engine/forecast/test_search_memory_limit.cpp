@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The division that a search with a memory limit chooses, in a process that gets no more memory than that.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "moonhalo/engine/forecast/search/division_search.h"
 #include "tests/support/divided_nets.h"
@@ -32,7 +34,7 @@ class DataLimit {
   rlimit before_{};
 };
 
-TEST(SearchMemoryLimit, X14_TheChosenDivisionRunsWhereTheSystemGivesNoMore) {
+void train_within_the_limit() {
   constexpr int kRanks = 2;
   constexpr int64_t kOfThreads = 48 << 20;  // stacks, arenas of malloc, and work space of kernels
   mallopt(M_MMAP_THRESHOLD, 1 << 16);       // memory that is freed is unmapped
@@ -54,18 +56,28 @@ TEST(SearchMemoryLimit, X14_TheChosenDivisionRunsWhereTheSystemGivesNoMore) {
   const auto train = [&](const Division& division) {
     const auto steps = [&](const Division& one, int count) {
       on_ranks(kRanks, [&](Communicator& world) {
+        at::set_num_threads(1);  // their stacks count
         const BuiltStep built = build_chain(chain)(one, world);
         for (int step = 0; step < count; ++step) built.step();
       });
     };
     steps(found.best(), 1);  // what libraries keep
-    malloc_trim(0);
     const DataLimit limit(kRanks * options.memory_limit + kOfThreads);
-    steps(division, 3);
+    steps(division, 2);
   };
 
   EXPECT_EQ(message_of([&] { train(found.best()); }), "");
   EXPECT_NE(message_of([&] { train(all.best()); }), "");
+}
+
+// In a process of its own, which has no memory of other tests to use again.
+TEST(SearchMemoryLimit, X14_TheChosenDivisionRunsWhereTheSystemGivesNoMore) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto train = [] {
+    train_within_the_limit();
+    std::exit(::testing::Test::HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(train(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
